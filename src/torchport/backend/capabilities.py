@@ -1,0 +1,48 @@
+"""What a backend can do beyond the minimum. Each field is off by default; the conformance kit tests what is on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The abilities of a backend.
+
+    Attributes:
+        dynamic_outputs: it runs operators whose output sizes depend on values (``nonzero``, ``unique``, a mask as
+            index); such an operator is then a graph of its own, and its sizes are read from the result's shape.
+            Without it they run eagerly.
+        input_output_aliasing: it honours ``LoweringContext.set_up_alias`` and may write a result into a parameter's
+            buffer.
+        random: it draws random numbers on the device; ``set_rng_seed`` reaches its generator. Without it random
+            operators run eagerly.
+        eager_random_stream: for one seed its random numbers equal those of eager PyTorch on the CPU.
+        error_recovery: an error at run time is an exception that leaves the arguments intact, so that the runtime can
+            run the rest of the graph again, node by node.
+        training: it runs backward and optimizer graphs.
+        symbolic_sizes: it compiles graphs with symbolic sizes.
+        collectives: it lowers ``_c10d_functional`` operators itself.
+        serialization: it turns compiled graphs into bytes and back.
+    """
+
+    dynamic_outputs: bool = False
+    input_output_aliasing: bool = False
+    random: bool = False
+    eager_random_stream: bool = False
+    error_recovery: bool = False
+    training: bool = False
+    symbolic_sizes: bool = False
+    collectives: bool = False
+    serialization: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a backend can run a node, and why not."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok

@@ -1,0 +1,44 @@
+"""What stands behind a storage on the lazy device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchport.backend.data import BackendData
+from torchport.ir.node import Value
+from torchport.ir.shape import Shape
+
+
+class LazyTensor:
+    """The contents of one storage on the lazy device: a value of the graph, pending or materialised.
+
+    A ``torch.Tensor`` on the device is sizes, strides and an offset on a storage, as everywhere in PyTorch; the storage
+    holds one of these. All views of a storage share it, so a write through one is seen by all.
+
+    Attributes:
+        shape: the storage's own layout, dense and at offset 0; ``value`` has these sizes.
+        value: the contents; a device-data node's value when materialised; ``None`` when never written.
+        views: values of views of the current contents, by layout; dropped at every write.
+        device_index: the index of the virtual device.
+        unique_id: numbers them in order of creation.
+        trace: the trace that lists it as written, or ``None``.
+    """
+
+    __slots__ = ("__weakref__", "device_index", "shape", "trace", "unique_id", "value", "views")
+
+    def __init__(self, shape: Shape, value: Value | None, unique_id: int, device_index: int = 0) -> None:
+        self.shape = shape
+        self.value = value
+        self.views: dict[Any, Value] | None = None
+        self.device_index = device_index
+        self.unique_id = unique_id
+        self.trace: Any = None
+
+    @property
+    def data(self) -> BackendData | None:
+        """The device's data when materialised (or in flight), else ``None``."""
+        return self.value.node.data if self.value is not None else None
+
+    def __repr__(self) -> str:
+        state = "unwritten" if self.value is None else "pending" if self.data is None else "materialised"
+        return f"LazyTensor({self.unique_id}, {self.shape!r}, {state})"
