@@ -18,6 +18,7 @@ class Capabilities:
         random: it draws random numbers on the device; ``set_rng_seed`` reaches its generator. Without it random
             operators run eagerly.
         eager_random_stream: for one seed its random numbers equal those of eager PyTorch on the CPU.
+        random_state: the state of its generator can be read and set (``get_rng_state``, ``set_rng_state``).
         error_recovery: an error at run time is an exception that leaves the arguments intact, so that the runtime can
             run the rest of the graph again, node by node.
         training: it runs backward and optimizer graphs.
@@ -30,6 +31,7 @@ class Capabilities:
     input_output_aliasing: bool = False
     random: bool = False
     eager_random_stream: bool = False
+    random_state: bool = False
     error_recovery: bool = False
     training: bool = False
     symbolic_sizes: bool = False

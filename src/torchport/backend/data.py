@@ -8,6 +8,15 @@ from torchport.backend.device import BackendDevice
 from torchport.ir.shape import Shape
 
 
+class _Donated:
+    def __repr__(self) -> str:
+        return "DONATED"
+
+
+DONATED = _Donated()
+"""In ``BackendData.info`` for the duration of one execution: nobody else needs this value, its buffer may be reused."""
+
+
 class BackendData:
     """The value of one tensor on a device: an opaque handle, or a placeholder that has none yet.
 

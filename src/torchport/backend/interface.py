@@ -43,12 +43,31 @@ class BackendImplInterface(ABC):
         return
 
     def prepare_to_exit(self) -> None:
-        """Called once, at interpreter exit or when another backend takes over. All launched work has ended."""
+        """Called at interpreter exit, and each time another backend takes over. All launched work has ended.
+
+        Free what you hold; the same object is used again when it is activated again.
+        """
         return
 
     def set_rng_seed(self, seed: int) -> None:
         """``torch.manual_seed(seed)`` was called; the device's generator starts again from ``seed``."""
         return
+
+    def get_rng_state(self) -> torch.Tensor:
+        """The state of the device's generator, a byte tensor on the CPU (with ``Capabilities.random_state``).
+
+        Raises:
+            NotImplementedError: this backend has no such state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} declares no Capabilities.random_state")
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Restores a state that :meth:`get_rng_state` returned (with ``Capabilities.random_state``).
+
+        Raises:
+            NotImplementedError: this backend has no such state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} declares no Capabilities.random_state")
 
     # -- IR and lowering ----------------------------------------------------------------------------------------
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchport import metrics
 from torchport.backend.data import BackendData
 from torchport.ir.node import Value
 from torchport.ir.shape import Shape
+
+_CREATED = metrics.counter("CreateLazyTensor")
+_DESTROYED = metrics.counter("DestroyLazyTensor")
 
 
 class LazyTensor:
@@ -19,25 +23,31 @@ class LazyTensor:
         shape: the storage's own layout, dense and at offset 0; ``value`` has these sizes.
         value: the contents; a device-data node's value when materialised; ``None`` when never written.
         views: values of views of the current contents, by layout; dropped at every write.
+        host: a host copy of the current contents, kept while parts of them are being read; dropped at every write.
         device_index: the index of the virtual device.
         unique_id: numbers them in order of creation.
         trace: the trace that lists it as written, or ``None``.
     """
 
-    __slots__ = ("__weakref__", "device_index", "shape", "trace", "unique_id", "value", "views")
+    __slots__ = ("__weakref__", "device_index", "host", "shape", "trace", "unique_id", "value", "views")
 
     def __init__(self, shape: Shape, value: Value | None, unique_id: int, device_index: int = 0) -> None:
         self.shape = shape
         self.value = value
         self.views: dict[Any, Value] | None = None
+        self.host: Any = None
         self.device_index = device_index
         self.unique_id = unique_id
+        _CREATED.value += 1
         self.trace: Any = None
 
     @property
     def data(self) -> BackendData | None:
         """The device's data when materialised (or in flight), else ``None``."""
         return self.value.node.data if self.value is not None else None
+
+    def __del__(self) -> None:
+        _DESTROYED.value += 1
 
     def __repr__(self) -> str:
         state = "unwritten" if self.value is None else "pending" if self.data is None else "materialised"

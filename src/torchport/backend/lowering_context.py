@@ -8,6 +8,7 @@ from typing import Any
 from torchport.backend.computation import Computation, SyncCause
 from torchport.backend.data import BackendData
 from torchport.backend.device import BackendDevice
+from torchport.ir.builder import IrBuilder
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node, Value
 
@@ -37,10 +38,12 @@ class LoweringContext:
         self.devices: Sequence[BackendDevice] = (device,)
         self.cause = SyncCause.BARRIER
         self.emission_map: dict[Node, Any] = dict(emission_map or {})
+        self._emitted_elsewhere = frozenset(self.emission_map)
         self._nodes: list[Node] = []
         self._results: list[Value] = []
         self._aliases: dict[int, int] = {}
         self._parameters: dict[int, Node] = {}
+        self._parameter_count = 0
         for node in post_order:
             self.lower(node)
 
@@ -56,7 +59,8 @@ class LoweringContext:
             if value.node not in self.emission_map:
                 raise ValueError(f"{node!r} is lowered before its operand {value.node!r}; pass nodes operands first")
         if node.is_device_data:
-            self._parameters[id(node.data) if node.data is not None else id(node)] = node
+            self._parameters.setdefault(id(node if node.data is None else node.data), node)
+            self._parameter_count += 1
         self.emission_map[node] = node
         self._nodes.append(node)
 
@@ -71,8 +75,6 @@ class LoweringContext:
         """The value that stands for this data, a parameter; made at the first call."""
         node = self._parameters.get(id(data))
         if node is None:
-            from torchport.ir.builder import IrBuilder
-
             node = IrBuilder().make_device_data(data)
             self.lower(node)
         return Value(node)
@@ -91,12 +93,26 @@ class LoweringContext:
         """
         if not 0 <= result < len(self._results):
             raise IndexError(f"set_up_alias: there is no result {result}, there are {len(self._results)}")
-        if not 0 <= parameter < len(self._parameters):
-            raise IndexError(f"set_up_alias: there is no parameter {parameter}, there are {len(self._parameters)}")
+        if not 0 <= parameter < self._parameter_count:
+            raise IndexError(f"set_up_alias: there is no parameter {parameter}, there are {self._parameter_count}")
         if result in self._aliases or parameter in self._aliases.values():
             raise ValueError(f"set_up_alias({result}, {parameter}): one of them is aliased already")
         self._aliases[result] = parameter
 
     def build(self) -> Computation:
-        """The computation of what was lowered and asked for."""
+        """The computation of what was lowered and asked for.
+
+        Raises:
+            ValueError: a node or a result needs a node of the ``emission_map`` that was given; only a context with a
+                builder of its own knows what that was emitted as.
+        """
+        elsewhere = self._emitted_elsewhere
+        if elsewhere:
+            needed = [v for n in self._nodes for v in n.operands if v.node in elsewhere]
+            needed += [v for v in self._results if v.node in elsewhere]
+            if needed:
+                raise ValueError(
+                    f"build: {needed[0]!r} was emitted elsewhere, according to the emission map; a LoweringContext "
+                    "that keeps the IR cannot refer to it. Lower the node here, or override build()"
+                )
         return Computation(self.name, Graph(self._nodes, self._results), self.devices, self._aliases, self.cause)

@@ -7,6 +7,7 @@ twice) and a digest that is equal in every process. A node is then a call, its o
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
@@ -39,9 +40,9 @@ class Number:
 
     __slots__ = ("index", "type")
     index: int
-    type: type
+    type: builtins.type
 
-    def __init__(self, index: int, type: type) -> None:
+    def __init__(self, index: int, type: builtins.type) -> None:
         self.index = index
         self.type = type
 

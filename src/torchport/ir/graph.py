@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from torchport.ir.node import Node, Value
+from torchport.ir.printer import print_graph
 
 
 class Graph:
@@ -60,8 +61,6 @@ class Graph:
         return len(self.nodes)
 
     def __str__(self) -> str:
-        from torchport.ir.text import print_graph
-
         return print_graph(self)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -59,7 +59,7 @@ class Shape:
     strides: tuple[int, ...]
     symbolic: tuple[bool, ...]
 
-    _interned: WeakValueDictionary[tuple[Any, ...], Shape] = WeakValueDictionary()
+    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Shape]] = WeakValueDictionary()
 
     def __new__(
         cls,
@@ -68,6 +68,7 @@ class Shape:
         strides: tuple[int, ...] | None = None,
         symbolic: tuple[bool, ...] | None = None,
     ) -> Shape:
+        """The one object with these values."""
         sizes = tuple(sizes)
         strides = contiguous_strides(sizes) if strides is None else tuple(strides)
         symbolic = (False,) * len(sizes) if symbolic is None else tuple(symbolic)
@@ -112,8 +113,8 @@ class Shape:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the strides are row-major (strides of sizes 0 and 1 do not count)."""
-        return all(
+        """Whether the strides are row-major (strides of size 1 do not count, and none does without elements)."""
+        return 0 in self.sizes or all(
             n <= 1 or s == c for n, s, c in zip(self.sizes, self.strides, contiguous_strides(self.sizes), strict=True)
         )
 

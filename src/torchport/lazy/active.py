@@ -1,0 +1,77 @@
+"""What the lazy device works with now: the active backend, its builder and device, and the current trace."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from torchport.backend import BackendDevice, BackendImplInterface, IrBuilder, Shape, has_backend
+from torchport.backend import get_backend as _get_backend
+from torchport.config import settings
+from torchport.ir.call import Call
+from torchport.lazy.trace import Trace
+
+trace = Trace()
+"""The operations that are pending. Replaced at every launch; read it through the module."""
+
+device_type = settings.device_name
+"""The name of the lazy device, as registered with torch."""
+
+generation = 0
+"""Changes with the backend: what was found out about a call holds for one backend."""
+
+cut_due = False
+"""The trace has grown past its bound; it is launched as soon as the operation at hand has its results."""
+
+_backend: BackendImplInterface | None = None
+_builder: IrBuilder | None = None
+
+
+def backend() -> BackendImplInterface:
+    """The active backend; the one of the settings is activated at the first use."""
+    global _backend
+    if _backend is None:
+        if not has_backend():
+            from torchport.lazy.switch import use
+
+            use(settings.backend)
+        _backend = _get_backend()
+    return _backend
+
+
+def active_backend() -> BackendImplInterface | None:
+    """The active backend, or ``None`` while none was needed yet."""
+    return _get_backend() if has_backend() else None
+
+
+def builder() -> IrBuilder:
+    """The active backend's factory of nodes."""
+    global _builder
+    if _builder is None:
+        _builder = backend().get_ir_builder()
+    return _builder
+
+
+def backend_device() -> BackendDevice:
+    """The concrete device behind the virtual one."""
+    return backend().get_backend_device(torch.device(settings.device_name, 0))
+
+
+def forget() -> None:
+    """Looks everything up again at the next use: the backend has changed."""
+    global _backend, _builder, generation
+    generation += 1
+    _backend = _builder = None
+
+
+def max_pending() -> int:
+    """The bound on pending operations."""
+    return settings.max_pending_nodes
+
+
+@lru_cache(maxsize=4096)
+def zeros_call(shape: Shape) -> Call:
+    """The call that fills memory that was never written."""
+    dense = Shape(shape.dtype, shape.sizes)
+    return Call(torch.ops.aten.full.default, (shape.sizes, 0), (("dtype", shape.dtype),), (), (dense,))

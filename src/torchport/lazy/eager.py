@@ -1,0 +1,143 @@
+"""Running an operator eagerly, on the device that the backend names for it: the fallback.
+
+Storages are copied to the host once each, however many arguments view them, so aliasing and in-place semantics hold;
+what the operator wrote is copied back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torchport import metrics
+from torchport.backend import LazyTensor, Shape, SyncCause, Value
+from torchport.config import settings
+from torchport.errors import StrictModeError
+from torchport.lazy import active
+from torchport.lazy.recording import upload
+from torchport.lazy.source import user_location
+from torchport.lazy.sync import data_of, launch, view_of_storage, with_strides
+from torchport.lazy.tensor import dense_shape, lazy_tensor_of, new_tensor
+from torchport.runtime.events import EventKind, record_event
+
+_fallbacks: dict[str, int] = {}
+
+
+def executed_fallback_ops() -> dict[str, int]:
+    """How often each operator ran eagerly because the backend could not run it: ``{"aten::op": count}``."""
+    return dict(_fallbacks)
+
+
+def clear_fallback_ops() -> None:
+    """Forgets them."""
+    _fallbacks.clear()
+
+
+def launch_operands(name: str) -> None:
+    """Launches what is pending because an operator that cannot be deferred needs its operands."""
+    location = user_location()
+    if active.trace.operations:
+        record_event(EventKind.UNDEFERRED, f"aten::{name} cannot be deferred", location)
+        launch(SyncCause.EAGER, location, soon_read=True)
+
+
+def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str, count: bool = True) -> Any:
+    """Runs ``op`` on copies of the contents, writes back what it wrote, and returns results on the lazy device.
+
+    Args:
+        op: the overload.
+        args: positional arguments of the kernel.
+        kwargs: keyword arguments of the kernel.
+        reason: why it is not deferred.
+        count: whether it counts as a fallback (drawing from a generator that the user passed does not).
+
+    Raises:
+        StrictModeError: it counts, and strict mode forbids fallbacks.
+    """
+    name = op._schema.name + (f".{op._overloadname}" if op._overloadname != "default" else "")
+    location = user_location()
+    if count:
+        if settings.strict_fallback:
+            raise StrictModeError(f"{name} at {location} would run eagerly, which strict mode forbids: {reason}")
+        metrics.increment(name)
+        _fallbacks[name] = _fallbacks.get(name, 0) + 1
+        record_event(EventKind.FALLBACK, f"{name}: {reason}", location)
+    else:
+        metrics.increment(f"lazy::{op._schema.name.removeprefix('aten::')}")
+    launch(SyncCause.EAGER, location, soon_read=True)
+    device = torch.device(active.backend().eager_fallback_device_type().name.lower())
+    host = _HostArguments(device)
+    host_args = [host.convert(a) for a in args]
+    host_kwargs = {k: host.convert(v) for k, v in kwargs.items()}
+    with torch._C._AutoDispatchBelowAutograd():
+        result = op(*host_args, **host_kwargs)
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(argument.name)
+            moved = host_args[i] if i < len(args) else host_kwargs.get(argument.name)
+            host.write_back(given, moved)
+    return host.results(result)
+
+
+class _HostArguments:
+    """Copies of a call's tensors, which alias each other where the originals do."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.bases: dict[int, torch.Tensor] = {}
+        self.originals: dict[int, torch.Tensor] = {}
+        self.tensors: list[torch.Tensor] = []
+
+    def convert(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return self._convert_tensor(x) if x.device.type == active.device_type else x
+        if isinstance(x, (list, tuple)):
+            return type(x)(self.convert(y) for y in x)
+        if isinstance(x, torch.device) and x.type == active.device_type:
+            return self.device
+        return x
+
+    def _convert_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        lazy = lazy_tensor_of(tensor)
+        base = self.bases.get(id(lazy))
+        if base is None:
+            base = active.backend().make_tensor_from_computation_data(data_of(lazy, SyncCause.EAGER))
+            base = with_strides(base, lazy.shape).to(self.device)
+            self.bases[id(lazy)] = base
+        layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+        moved = view_of_storage(base, layout)
+        self.originals[id(moved)] = tensor
+        self.tensors.append(moved)  # keeps the id taken
+        return moved
+
+    def write_back(self, given: Any, moved: Any) -> None:
+        if isinstance(given, (list, tuple)):
+            for g, m in zip(given, moved, strict=True):
+                self.write_back(g, m)
+            return
+        if given is None or given.device.type != active.device_type:
+            return
+        if given.shape != moved.shape or given.stride() != moved.stride():
+            torch.ops.aten.resize_(given, list(moved.shape))
+            if given.stride() != moved.stride():
+                torch.ops.aten.as_strided_(given, moved.shape, moved.stride())
+        lazy: LazyTensor = lazy_tensor_of(given)
+        shape = lazy.shape
+        whole = view_of_storage(moved, (shape.sizes, shape.strides, 0, shape.dtype))
+        value, _ = upload(whole.cpu(), shape)
+        active.trace.write(lazy, value)
+
+    def results(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            original = self.originals.get(id(result))
+            if original is not None:
+                return original
+            if result.device.type == "meta":
+                return result
+            value, shape = upload(result.cpu(), dense_shape(Shape(result.dtype, tuple(result.shape), result.stride())))
+            return new_tensor(shape, value)
+        if isinstance(result, (list, tuple)):
+            return type(result)(self.results(r) for r in result)
+        return result

@@ -1,0 +1,313 @@
+"""Kernels for every operator: one rule for functional operators, one for those that write, one for the rest.
+
+An operator that writes (in place, ``out=``, or otherwise) is traced as its functional form, whose results are then
+written to the tensors: with storages that know their contents, that is all there is to mutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torchport import metrics
+from torchport.backend import Shape, Value
+from torchport.errors import StrictModeError
+from torchport.ir.inference import infer
+from torchport.ir.node import Node
+from torchport.lazy import active, eager
+from torchport.lazy.recording import (
+    Entry,
+    build_entry,
+    collect,
+    cut_if_due,
+    read,
+    record,
+    write,
+)
+from torchport.lazy.schema import Kind, Operator, describe
+from torchport.lazy.sync import run_graph
+from torchport.lazy.tensor import new_tensor
+from torchport.lazy.trace import LOCK
+
+Kernel = Callable[..., Any]
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+def make_kernel(op: OpOverload) -> Kernel:
+    """The kernel of an overload, chosen by its schema."""
+    info = describe(op)
+    if info.functional is None:
+        return _eager_kernel(info, "it has no functional form")
+    if info.mutations:
+        return _mutating_kernel(info)
+    return _functional_kernel(info)
+
+
+def _eager_kernel(info: Operator, reason: str) -> Kernel:
+    op = info.op
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with LOCK:
+            return eager.run(op, args, kwargs, reason)
+
+    return kernel
+
+
+def _functional_kernel(info: Operator) -> Kernel:
+    op = info.op
+    entries: dict[Any, Entry] = {}
+    counter = metrics.counter(f"lazy::{info.counter_name}")
+    single = info.returns == ("tensor",)
+    takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with LOCK:
+            if takes_generator and _has_generator(info, args, kwargs):
+                return eager.run(op, args, kwargs, "", count=False)
+            found = collect(info, args, kwargs, _NO_NAMES)
+            key = (active.generation, *found.key)
+            entry = entries.get(key)
+            if entry is None:
+                entry = entries[key] = build_entry(info, op, args, kwargs, found, _NO_NAMES)
+            if entry.refusal:
+                return eager.run(op, args, kwargs, entry.refusal)
+            if entry.dynamic:
+                return _undeferred(info, entry, found, args, kwargs)
+            counter.value += 1
+            node = record(entry, found)
+            if single:
+                shape = entry.results[0]
+                result: Any = None if shape is None else new_tensor(shape, Value(node))
+            else:
+                tensors = [None if s is None else new_tensor(s, Value(node, i)) for i, s in enumerate(entry.results)]
+                result = pack_results(info.returns, tensors)
+            if active.cut_due:
+                cut_if_due()
+            return result
+
+    return kernel
+
+
+def pack_results(returns: tuple[str, ...], flat: list[Any]) -> Any:
+    """An operator's result from its flat outputs: a tensor, a list, or a tuple of both."""
+    lists = returns.count("tensors")
+    if not lists:
+        return flat[0] if len(returns) == 1 else tuple(flat)
+    if lists > 1:
+        # Only foreach-like operators return several lists, and those are of one length.
+        length = (len(flat) - (len(returns) - lists)) // lists
+    else:
+        length = len(flat) - (len(returns) - 1)
+    packed, at = [], 0
+    for kind in returns:
+        if kind == "tensors":
+            packed.append(flat[at : at + length])
+            at += length
+        else:
+            packed.append(flat[at])
+            at += 1
+    return packed[0] if len(packed) == 1 else tuple(packed)
+
+
+def _mutating_kernel(info: Operator) -> Kernel:
+    op, functional = info.op, info.functional
+    assert functional is not None
+    entries: dict[Any, Entry] = {}
+    counter = metrics.counter(f"lazy::{describe(functional).counter_name}")
+    functional_info = describe(functional)
+    outs = frozenset(m.name for m in info.mutations if m.is_out)
+    takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
+    in_place = tuple(m for m in info.mutations if not m.is_out)
+    position = {m.name: m.position for m in info.mutations}
+
+    def written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        at = position[name]
+        return args[at] if at < len(args) else kwargs[name]
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with LOCK:
+            if takes_generator and _has_generator(info, args, kwargs):
+                return eager.run(op, args, kwargs, "", count=False)
+            for m in info.mutations:
+                if _is_foreign(written(m.name, args, kwargs)):
+                    return eager.run(op, args, kwargs, "its result goes to another device", count=False)
+            found = collect(info, args, kwargs, outs)
+            if outs:
+                # The dtype of ``out`` can decide in which dtype the operator computes.
+                found.key.extend(written(name, args, kwargs).dtype for name in outs)
+            key = (active.generation, *found.key)
+            entry = entries.get(key)
+            if entry is None:
+                _check_writes(info, args, kwargs, found.numbers, in_place)
+                inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
+                entry = entries[key] = build_entry(functional_info, functional, inputs, keywords, found, outs)
+            if entry.refusal:
+                return eager.run(op, args, kwargs, entry.refusal)
+            if entry.dynamic:
+                return eager.run(op, args, kwargs, "the sizes of its result depend on values")
+            counter.value += 1
+            node = record(entry, found)
+            result = _write_results(info, functional_info, entry, node, args, kwargs, written)
+            if active.cut_due:
+                cut_if_due()
+            return result
+
+    return kernel
+
+
+def _functional_arguments(
+    info: Operator, functional: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], outs: frozenset[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments for the functional form; a dtype that it takes from ``out`` is named."""
+    keywords = {k: v for k, v in kwargs.items() if k not in outs}
+    if outs and "dtype" in functional.keyword_kinds and "dtype" not in info.keyword_kinds:
+        for m in info.mutations:
+            keywords["dtype"] = kwargs[m.name].dtype
+    return args, keywords
+
+
+def _check_writes(
+    info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: list[Any], in_place: tuple[Any, ...]
+) -> None:
+    """Runs an in-place operator itself on meta tensors, for the errors that its functional form does not raise."""
+    if not in_place or any(m.is_list for m in in_place) or any(m.is_out for m in info.mutations):
+        return
+    op = info.op
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return
+
+    def to_meta(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        return [to_meta(y) for y in x] if isinstance(x, (list, tuple)) else x
+
+    with torch._C._AutoDispatchBelowAutograd():
+        try:
+            op(*[to_meta(a) for a in args], **{k: to_meta(v) for k, v in kwargs.items()})
+        except NotImplementedError:
+            return  # no meta kernel: what the functional form accepts is accepted
+
+
+def _write_results(
+    info: Operator,
+    functional: Operator,
+    entry: Entry,
+    node: Node,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    written: Callable[..., Any],
+) -> Any:
+    flat = [None if s is None else (Value(node, i), s) for i, s in enumerate(entry.call.outputs)]
+    results = pack_results(functional.returns, flat)
+    if len(functional.returns) == 1:
+        results = (results,)
+    targets = []
+    for m in info.mutations:
+        target = written(m.name, args, kwargs)
+        targets.append(target)
+        new = results[m.result]
+        if m.is_list:
+            for t, n in zip(target, new, strict=True):
+                if n is not None:
+                    store(t, n[0], n[1], m.is_out)
+        elif target is not None and new is not None:
+            store(target, new[0], new[1], m.is_out)
+    fresh = [
+        None if results[i] is None else new_tensor(_dense_of(entry, results[i][0]), results[i][0])
+        for i in info.fresh_results
+    ]
+    returns: list[Any] = []
+    aliased = iter(targets)
+    others = iter(fresh)
+    for r in info.op._schema.returns:
+        returns.append(next(aliased) if r.alias_info is not None else next(others))
+    if not returns:
+        return None
+    return returns[0] if len(returns) == 1 else tuple(returns)
+
+
+def _dense_of(entry: Entry, value: Value) -> Shape:
+    shape = entry.results[value.index]
+    assert shape is not None
+    return shape
+
+
+def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool) -> None:
+    """Writes a value to a tensor: converted to its dtype, and, for ``out=``, after resizing it.
+
+    Raises:
+        RuntimeError: the value's dtype cannot be cast to the tensor's; eager's text.
+    """
+    if resize and tuple(tensor.shape) != shape.sizes:
+        torch.ops.aten._resize_output_(tensor, list(shape.sizes), tensor.device)
+        if tuple(tensor.stride()) != shape.strides and tensor.numel() == shape.numel:
+            torch.ops.aten.as_strided_(tensor, shape.sizes, shape.strides)
+    if tensor.dtype is not shape.dtype:
+        if not torch.can_cast(shape.dtype, tensor.dtype):
+            raise RuntimeError(
+                f"result type {_scalar_name(shape.dtype)} can't be cast to the desired output type "
+                f"{_scalar_name(tensor.dtype)}"
+            )
+        value = Value(active.trace.add_node(active.builder().make_cast(value, tensor.dtype)))
+    write(tensor, value)
+
+
+def _scalar_name(dtype: torch.dtype) -> str:
+    return {
+        torch.float32: "Float",
+        torch.float64: "Double",
+        torch.float16: "Half",
+        torch.bfloat16: "BFloat16",
+        torch.int64: "Long",
+        torch.int32: "Int",
+        torch.int16: "Short",
+        torch.int8: "Char",
+        torch.uint8: "Byte",
+        torch.bool: "Bool",
+        torch.complex64: "ComplexFloat",
+        torch.complex128: "ComplexDouble",
+        torch.complex32: "ComplexHalf",
+    }.get(dtype, str(dtype))
+
+
+def _has_generator(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if kwargs.get("generator") is not None:
+        return True
+    return any(k is Kind.GENERATOR and a is not None for k, a in zip(info.kinds, args, strict=False))
+
+
+def _is_foreign(tensor: Any) -> bool:
+    if isinstance(tensor, (list, tuple)):
+        return any(_is_foreign(t) for t in tensor)
+    return tensor is not None and tensor.device.type != active.device_type
+
+
+def _undeferred(info: Operator, entry: Entry, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator whose output sizes depend on values: everything before it is launched, and it runs at once."""
+    backend = active.backend()
+    if not backend.capabilities.dynamic_outputs:
+        return eager.run(info.op, args, kwargs, "the sizes of its result depend on values")
+    eager.launch_operands(info.counter_name)
+    # Read again: the operands are device data now, or views of it.
+    found = collect(info, args, kwargs, _NO_NAMES)
+    metrics.increment(f"lazy::{info.counter_name}")
+    node = Node(entry.call, tuple(found.operands), tuple(found.numbers))
+    from torchport.ir.graph import Graph
+
+    wanted = [Value(node, i) for i, s in enumerate(entry.call.outputs) if s is not None]
+    data = iter(run_graph(Graph.of_results(wanted), backend, active.backend_device()))
+    flat: list[Any] = []
+    for shape in entry.call.outputs:
+        if shape is None:
+            flat.append(None)
+        else:
+            d = next(data)
+            dense = eager.dense_shape(Shape(d.shape.dtype, d.shape.sizes, d.shape.strides))
+            flat.append(new_tensor(dense, Value(active.builder().make_device_data(d))))
+    return pack_results(info.returns, flat)
+
+
+__all__ = ["Kernel", "StrictModeError", "infer", "make_kernel", "pack_results", "read", "store"]

@@ -1,0 +1,274 @@
+"""Recording a call: from the arguments of a kernel to a node on the trace.
+
+This is the path that every operation takes. What does not change from step to step (inferring shapes, building the
+call, asking the backend whether it runs it) happens once per distinct call and is found again by its key: the shapes of
+the tensors, the types of the numbers, the values of everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchport.backend import LazyTensor, Shape, Value
+from torchport.config import settings
+from torchport.ir.call import Call, number, operand
+from torchport.ir.inference import DynamicOutput, infer
+from torchport.ir.node import Node
+from torchport.lazy import active
+from torchport.lazy.schema import Kind, Operator
+from torchport.lazy.source import user_location
+from torchport.lazy.sync import cut, write_unwritten
+from torchport.lazy.tensor import dense_shape, lazy_tensor_of
+from torchport.lazy.views import Layout, plan_view
+
+_NUMBER_TYPES = frozenset({bool, int, float, complex})
+_TAKES_CPU_INDICES = frozenset({"index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"})
+
+
+class Entry:
+    """What is known of a distinct call.
+
+    Attributes:
+        call: the interned call; ``None`` when its output sizes depend on values.
+        results: the dense shapes of the new tensors that it makes, one per output.
+        refusal: why the backend does not run it; empty when it does.
+        dynamic: the shapes of its outputs when their sizes depend on values.
+    """
+
+    __slots__ = ("call", "dynamic", "refusal", "results", "uses")
+
+    def __init__(self, call: Call, refusal: str, dynamic: bool) -> None:
+        self.call = call
+        self.results = tuple(None if s is None else dense_shape(s) for s in call.outputs)
+        self.refusal = refusal
+        self.dynamic = dynamic
+
+
+class Arguments:
+    """The arguments of a kernel, sorted into what a call, a node and a key need."""
+
+    __slots__ = ("key", "numbers", "operands", "shapes")
+
+    def __init__(self) -> None:
+        self.key: list[Any] = []
+        self.operands: list[Value] = []
+        self.numbers: list[Any] = []
+        self.shapes: list[Shape] = []
+
+
+def add_value(call: Call, operands: tuple[Value, ...], numbers: tuple[Any, ...] = ()) -> Value:
+    """Appends a node without a line of its own (part of a view's reading or writing); returns its first value."""
+    return Value(active.trace.add(active.builder(), call, operands, numbers))
+
+
+def read_view(lazy: LazyTensor, layout: Layout) -> tuple[Value, Shape]:
+    """The value of a view of a storage's contents, and its shape."""
+    views = lazy.views
+    if views is None:
+        views = lazy.views = {}
+    found: Any = views.get(layout)
+    if found is None:
+        if lazy.value is None:
+            write_unwritten(lazy)
+            views = lazy.views = {}
+        assert lazy.value is not None
+        plan = plan_view(lazy.shape, layout)
+        found = views[layout] = (plan.read(add_value, lazy.value), plan.shape)
+    return found  # type: ignore[no-any-return]
+
+
+def read(tensor: torch.Tensor) -> tuple[Value, Shape]:
+    """The current value of a tensor on the device, and its shape as the tensor has it."""
+    lazy: LazyTensor = tensor.untyped_storage()._torchport  # type: ignore[attr-defined]
+    shape = lazy.shape
+    if (
+        tensor.shape == shape.sizes
+        and tensor.stride() == shape.strides
+        and tensor.dtype is shape.dtype
+        and not tensor.storage_offset()
+    ):
+        if lazy.value is None:
+            write_unwritten(lazy)
+        return lazy.value, shape  # type: ignore[return-value]
+    return read_view(lazy, (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype))
+
+
+def write(tensor: torch.Tensor, value: Value) -> None:
+    """Gives a tensor on the device a new value of its sizes and dtype; all views of its storage see it."""
+    lazy = lazy_tensor_of(tensor)
+    layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    shape = lazy.shape
+    if layout == (shape.sizes, shape.strides, 0, shape.dtype):
+        active.trace.write(lazy, value)
+        return
+    if 0 in layout[0]:
+        return
+    plan = plan_view(shape, layout)
+    if plan.overwrites:
+        base = lazy.value if lazy.value is not None else value
+    else:
+        if lazy.value is None:
+            write_unwritten(lazy)
+        assert lazy.value is not None
+        base = lazy.value
+    active.trace.write(lazy, plan.write(add_value, base, value))
+
+
+def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: frozenset[str]) -> Arguments:
+    """Reads the arguments: tensors become values, numbers are set apart, the rest goes into the key.
+
+    Args:
+        info: the operator.
+        args: positional arguments, without trailing defaults.
+        kwargs: keyword arguments that differ from their defaults.
+        skip: names of ``out=`` arguments, which are no inputs.
+    """
+    found = Arguments()
+    for kind, a in zip(info.kinds, args, strict=False):
+        _collect(info, found, kind, a)
+    if kwargs:
+        for name in sorted(kwargs):
+            if name not in skip:
+                kind = info.keyword_kinds[name]
+                if kind is not Kind.IGNORED:
+                    found.key.append(name)
+                    _collect(info, found, kind, kwargs[name])
+    return found
+
+
+def _collect(info: Operator, found: Arguments, kind: Kind, a: Any) -> None:
+    if kind is Kind.TENSOR:
+        if a is None:
+            found.key.append(None)
+        elif type(a) in _NUMBER_TYPES:
+            found.key.append(type(a))
+            found.numbers.append(a)
+        else:
+            _collect_tensor(info, found, a)
+    elif kind is Kind.CONSTANT:
+        found.key.append(_static(a))
+    elif kind is Kind.NUMBER:
+        found.key.append(type(a))
+        if a is not None:
+            found.numbers.append(a)
+    elif kind is Kind.TENSORS:
+        if a is None:
+            found.key.append(None)
+        else:
+            found.key.append(len(a))
+            for t in a:
+                if t is None:
+                    found.key.append(None)
+                else:
+                    _collect_tensor(info, found, t)
+    elif kind is Kind.NUMBERS:
+        found.key.append(tuple(map(type, a)))
+        found.numbers.extend(a)
+
+
+def _collect_tensor(info: Operator, found: Arguments, tensor: torch.Tensor) -> None:
+    try:
+        value, shape = read(tensor)
+    except (AttributeError, NotImplementedError):
+        value, shape = _foreign(info, tensor)
+    found.operands.append(value)
+    found.shapes.append(shape)
+    found.key.append(shape)
+
+
+def _foreign(info: Operator, tensor: torch.Tensor) -> tuple[Value, Shape]:
+    """A tensor of another device among ours: allowed where eager PyTorch allows it, and uploaded.
+
+    Raises:
+        RuntimeError: it is not allowed; the text is that of eager PyTorch.
+    """
+    if tensor.device.type == "cpu" and tensor.layout is torch.strided:
+        if tensor.dim() == 0 or info.counter_name.rstrip("_") in _TAKES_CPU_INDICES:
+            return upload(tensor)
+    raise RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{settings.device_name}:0 and {tensor.device}!"
+    )
+
+
+def upload(tensor: torch.Tensor, shape: Shape | None = None) -> tuple[Value, Shape]:
+    """A leaf with a copy of a host tensor."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if shape is None:
+        shape = dense_shape(Shape(tensor.dtype, tuple(tensor.shape), tensor.stride()))
+    data = active.backend().make_computation_data_from_tensor(tensor, shape, active.backend_device())
+    return Value(active.builder().make_device_data(data)), shape
+
+
+def _static(a: Any) -> Any:
+    kind = type(a)
+    if kind is list:
+        return tuple(_static(x) for x in a)
+    if kind is float:
+        return (float, a.hex())
+    if kind is bool:
+        return (bool, a)
+    return a
+
+
+def build_entry(
+    info: Operator, op: Any, args: Sequence[Any], kwargs: dict[str, Any], found: Arguments, skip: frozenset[str]
+) -> Entry:
+    """Infers the shapes of a call that was not seen before.
+
+    Raises:
+        Exception: what eager PyTorch raises for such arguments.
+    """
+    counts = [0, 0]
+
+    def template(kind: Kind, a: Any) -> Any:
+        if kind is Kind.TENSORS or kind is Kind.NUMBERS:
+            element = Kind.TENSOR if kind is Kind.TENSORS else Kind.NUMBER
+            return None if a is None else tuple(template(element, t) for t in a)
+        if a is None:
+            return None
+        if (kind is Kind.TENSOR and type(a) in _NUMBER_TYPES) or kind is Kind.NUMBER:
+            counts[1] += 1
+            return number(counts[1] - 1, type(a))
+        if kind is Kind.TENSOR:
+            counts[0] += 1
+            return operand(counts[0] - 1)
+        return tuple(template(Kind.CONSTANT, x) for x in a) if isinstance(a, (list, tuple)) else a
+
+    positional = tuple(template(k, a) for k, a in zip(info.kinds, args, strict=False))
+    keywords = {}
+    for name in sorted(kwargs):
+        kind = info.keyword_kinds[name]
+        if name not in skip and kind is not Kind.IGNORED and kind is not Kind.GENERATOR and kwargs[name] is not None:
+            keywords[name] = template(kind, kwargs[name])
+    if keywords.get("layout") is torch.strided:
+        del keywords["layout"]
+    inputs = tuple(found.shapes)
+    dynamic = False
+    try:
+        outputs = infer(op, positional, keywords, inputs, found.numbers)
+    except DynamicOutput as reason:
+        outputs, dynamic = reason.outputs, True
+    call = Call(op, positional, tuple(keywords.items()), inputs, outputs)
+    support = active.backend().supports(Node(call, tuple(found.operands), tuple(found.numbers)))
+    return Entry(call, "" if support else support.reason or "the backend does not support it", dynamic)
+
+
+def record(entry: Entry, found: Arguments) -> Node:
+    """Appends the node of a call to the trace, which is cut when it has grown past its bound."""
+    location = user_location() if settings.source_lines else None
+    trace = active.trace
+    node = trace.add(active.builder(), entry.call, tuple(found.operands), tuple(found.numbers), location)
+    if trace.operations >= settings.max_pending_nodes:
+        active.cut_due = True
+    return node
+
+
+def cut_if_due() -> None:
+    """Launches a trace that has grown past its bound; called when the results of an operation have their tensors."""
+    if active.cut_due:
+        active.cut_due = False
+        cut(user_location())

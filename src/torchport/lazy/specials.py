@@ -1,0 +1,377 @@
+"""Kernels that no rule covers: making memory, moving data, metadata, and operators whose schema hides what they do.
+
+Metadata operators have kernels in PyTorch that work on any storage but are registered for the CPU only; ours call
+those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchport import metrics
+from torchport.backend import Shape, Value
+from torchport.ir.call import Call, number
+from torchport.ir.inference import infer
+from torchport.lazy import active
+from torchport.lazy.recording import Entry, cut_if_due, read, upload, write
+from torchport.lazy.source import user_location
+from torchport.lazy.sync import host_tensor
+from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of, new_strided, new_tensor
+from torchport.lazy.trace import LOCK
+
+aten = torch.ops.aten
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+METADATA_OPERATORS = (
+    "as_strided",
+    "view",
+    "_reshape_alias",
+    "unfold",
+    "view_as_real",
+    "view_as_complex",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Storage",
+)
+
+
+def metadata_kernel(op: Any) -> Callable[..., Any]:
+    """PyTorch's own kernel for a CPU tensor, which touches sizes, strides and offset only."""
+    redispatch = op._handle.redispatch_boxed
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return redispatch(_CPU, *args, **kwargs)
+
+    return kernel
+
+
+def _strides_for(sizes: tuple[int, ...], memory_format: torch.memory_format | None) -> tuple[int, ...]:
+    return torch.empty(sizes, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
+
+
+def empty_memory_format(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """``aten::empty.memory_format``: memory that has no contents until it is written."""
+    check_device(device)
+    sizes = tuple(size)
+    with LOCK:
+        return new_tensor(Shape(dtype or torch.get_default_dtype(), sizes, _strides_for(sizes, memory_format)), None)
+
+
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """``aten::empty_strided``."""
+    check_device(device)
+    with LOCK:
+        return new_strided(tuple(size), tuple(stride), dtype or torch.get_default_dtype())
+
+
+def check_device(device: torch.device | None) -> None:
+    """Refuses a device index that does not exist.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    if device is not None and device.index not in (None, 0):
+        raise RuntimeError(
+            f"device {device} does not exist: there is one virtual device, {active.device_type}:0. Which hardware stands "
+            "behind it is the backend's choice: get_backend().set_default_device_ordinal(n)."
+        )
+
+
+def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """``aten::copy_``, within the device, to it and from it."""
+    if self.device.type != active.device_type:
+        self.copy_(_to_host(src))
+        return self
+    with LOCK:
+        if src.device.type != active.device_type:
+            if self.numel() == 0:
+                src.expand(self.shape)
+                return self
+            _check_broadcast(src, self)
+            host = src.detach().to(device="cpu", dtype=self.dtype)
+            value, shape = upload(host)
+        else:
+            if src.is_conj() or src.is_neg():
+                src = src.resolve_conj().resolve_neg()
+            value, shape = read(src)
+            metrics.increment("lazy::copy")
+            if shape.dtype is not self.dtype:
+                value = _cast(value, self.dtype)
+        if shape.sizes != tuple(self.shape):
+            _check_broadcast(src, self)
+            value = _broadcast(value, shape.sizes, tuple(self.shape))
+        if self.is_conj():
+            node_call = _unary_call(aten.conj_physical.default, value.shape)
+            value = Value(active.trace.add(active.builder(), node_call, (value,)))
+        if self.is_neg():
+            node_call = _unary_call(aten.neg.default, value.shape)
+            value = Value(active.trace.add(active.builder(), node_call, (value,)))
+        write(self, value)
+        if active.trace.operations >= active.max_pending():
+            active.cut_due = True
+            cut_if_due()
+    return self
+
+
+def _unary_call(op: Any, shape: Shape) -> Call:
+    from torchport.ir.call import operand
+
+    return Call(op, (operand(0),), (), (shape,), infer(op, (operand(0),), {}, (shape,), []))
+
+
+def _cast(value: Value, dtype: torch.dtype) -> Value:
+    return Value(active.trace.add_node(active.builder().make_cast(value, dtype, user_location())))
+
+
+def _broadcast(value: Value, sizes: tuple[int, ...], target: tuple[int, ...]) -> Value:
+    from torchport.ir.call import operand
+
+    while len(sizes) > len(target):
+        # copy_ drops leading dimensions of size 1.
+        shape = Shape(value.shape.dtype, sizes)
+        out = Shape(shape.dtype, sizes[1:])
+        call = Call(aten.view.default, (operand(0), sizes[1:]), (), (shape,), (out,))
+        value = Value(active.trace.add(active.builder(), call, (value,)))
+        sizes = sizes[1:]
+    if sizes != target:
+        value = Value(active.trace.add_node(active.builder().make_expand(value, target, user_location())))
+    return value
+
+
+def _check_broadcast(src: torch.Tensor, self: torch.Tensor) -> None:
+    torch.empty_strided(self.shape, self.stride(), device="meta").copy_(torch.empty(src.shape, device="meta"))
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return host_tensor(tensor, lazy_tensor_of(tensor))
+
+
+def to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """``aten::_to_copy``: between devices, dtypes and memory formats."""
+    check_device(device if device is not None and device.type == active.device_type else None)
+    target = active.device_type if device is None and self.device.type == active.device_type else device
+    target_type = target if isinstance(target, str) else target.type if target is not None else self.device.type
+    if self.device.type == active.device_type and target_type != active.device_type:
+        host = _to_host(self)
+        return host.to(device=device, dtype=dtype, memory_format=memory_format or torch.preserve_format)
+    if self.device.type != active.device_type:
+        host = self.detach().to(device="cpu", dtype=dtype)
+        shape = _like(host, host.dtype, memory_format)
+        with LOCK:
+            value, shape = upload(host, shape)
+            return new_tensor(shape, value)
+    with LOCK:
+        value, shape = read(self)
+        out = _like(self, dtype or self.dtype, memory_format)
+        metrics.increment("lazy::_to_copy")
+        if out.dtype is not shape.dtype:
+            value = _cast(value, out.dtype)
+        return new_tensor(out, _laid_out(value, shape, out))
+
+
+def _like(tensor: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format | None) -> Shape:
+    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    like = torch.empty_like(meta, dtype=dtype, memory_format=memory_format or torch.preserve_format)
+    return dense_shape(Shape(dtype, tuple(like.shape), like.stride()))
+
+
+def _laid_out(value: Value, shape: Shape, out: Shape) -> Value:
+    """A value, copied into another layout where that changes; layouts are for speed, values have none."""
+    from torchport.ir.call import operand
+
+    if out.strides == shape.strides or not (out.is_contiguous and is_dense(out)):
+        return value
+    call = Call(
+        aten.clone.default,
+        (operand(0),),
+        (("memory_format", torch.contiguous_format),),
+        (Shape(out.dtype, shape.sizes, shape.strides),),
+        (out,),
+    )
+    return Value(active.trace.add(active.builder(), call, (value,), (), user_location()))
+
+
+def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+    """``aten::clone``: a storage of its own with the same contents, which costs nothing until one is written."""
+    with LOCK:
+        value, shape = read(self)
+        metrics.increment("lazy::clone")
+        out = _like(self, self.dtype, memory_format)
+        return new_tensor(out, _laid_out(value, shape, out))
+
+
+def fill_scalar(self: torch.Tensor, value: bool | int | float | complex) -> torch.Tensor:
+    """``aten::fill_.Scalar``: new contents that do not depend on the old ones."""
+    _check_overlap(self)
+    with LOCK:
+        sizes = tuple(self.shape)
+        call = _full_call(sizes, self.dtype, type(value))
+        metrics.increment("lazy::fill")
+        write(self, Value(active.trace.add(active.builder(), call, (), (value,), user_location())))
+    return self
+
+
+def zero_(self: torch.Tensor) -> torch.Tensor:
+    """``aten::zero_``."""
+    return fill_scalar(self, 0)
+
+
+def _full_call(sizes: tuple[int, ...], dtype: torch.dtype, kind: type) -> Call:
+    key = (sizes, dtype, kind)
+    call = _full_calls.get(key)
+    if call is None:
+        if len(_full_calls) > 1 << 14:
+            _full_calls.clear()
+        args = (sizes, number(0, kind))
+        call = _full_calls[key] = Call(aten.full.default, args, (("dtype", dtype),), (), (Shape(dtype, sizes),))
+    return call
+
+
+_full_calls: dict[Any, Call] = {}
+
+
+def _check_overlap(tensor: torch.Tensor) -> None:
+    torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta").zero_()
+    if any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+
+
+def local_scalar_dense(self: torch.Tensor) -> Any:
+    """``aten::_local_scalar_dense``: ``.item()`` and its kin."""
+    return _to_host(self).item()
+
+
+def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """``aten::equal``."""
+    if self.shape != other.shape:
+        return False
+    if self.dtype is not other.dtype:
+        raise RuntimeError(f"Expected object of data type {self.dtype} but got data type {other.dtype} for argument #2")
+    return bool(torch.eq(self, other).all().item())
+
+
+def resize_(
+    self: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """``aten::resize_``: within the storage where it fits, else into a larger one that starts with the old contents."""
+    sizes = tuple(size)
+    if memory_format is torch.preserve_format:
+        raise RuntimeError(f"Unsupported memory format {memory_format}")
+    if sizes == tuple(self.shape) and memory_format is None:
+        return self
+    strides = _strides_for(sizes, memory_format)
+    needed = Shape(self.dtype, sizes, strides).storage_numel + self.storage_offset()
+    storage = self.untyped_storage()
+    if needed * self.dtype.itemsize > storage.nbytes():
+        with LOCK:
+            lazy = lazy_tensor_of(self)
+            old_numel = storage.nbytes() // self.dtype.itemsize
+            grown = new_tensor(Shape(self.dtype, (needed,)), None)
+            if lazy.value is not None and old_numel:
+                old = aten.set_.source_Storage_storage_offset(
+                    new_tensor(Shape(self.dtype, (0,)), None), storage, 0, [old_numel], [1]
+                )
+                copy_(aten.as_strided.default(grown, [old_numel], [1], 0), old)
+            storage = grown.untyped_storage()
+    aten.set_.source_Storage_storage_offset(self, storage, self.storage_offset(), sizes, strides)
+    return self
+
+
+def native_batch_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """``aten::native_batch_norm``, whose schema does not say that it writes the running statistics."""
+    if not training or running_mean is None or running_var is None:
+        if training:
+            return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)
+        return aten._native_batch_norm_legit_no_training.default(
+            input, weight, bias, running_mean, running_var, momentum, eps
+        )
+    out, mean, rstd, new_mean, new_var = aten._native_batch_norm_legit_functional.default(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+    copy_(running_mean, new_mean)
+    copy_(running_var, new_var)
+    return out, mean, rstd
+
+
+def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
+    """``aten::_fused_sdp_choice``: attention is traced as the matrix products that it consists of (SDPBackend.MATH)."""
+    return 0
+
+
+def efficientzerotensor(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """``aten::_efficientzerotensor``: zeros; that they are efficient is for the compiler to find."""
+    return zero_(empty_memory_format(size, dtype=dtype, device=device))
+
+
+def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """``aten::_copy_from``."""
+    return copy_(dst, self, non_blocking)
+
+
+SPECIAL_KERNELS: dict[str, Callable[..., Any]] = {
+    "empty.memory_format": empty_memory_format,
+    "empty_strided": empty_strided,
+    "copy_": copy_,
+    "_copy_from": copy_from,
+    "_copy_from_and_resize": copy_from,
+    "_to_copy": to_copy,
+    "clone": clone,
+    "fill_.Scalar": fill_scalar,
+    "zero_": zero_,
+    "_local_scalar_dense": local_scalar_dense,
+    "equal": equal,
+    "resize_": resize_,
+    "native_batch_norm": native_batch_norm,
+    "_fused_sdp_choice": fused_sdp_choice,
+    "_efficientzerotensor": efficientzerotensor,
+}
+
+__all__ = ["METADATA_OPERATORS", "SPECIAL_KERNELS", "Entry", "metadata_kernel"]

@@ -1,0 +1,54 @@
+"""Changing the active backend while tensors are alive."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from torchport.backend import BackendData, BackendImplInterface, LazyTensor, SyncCause, Value, activate
+from torchport.config import settings
+from torchport.lazy import active, rng
+from torchport.lazy.source import user_location
+from torchport.lazy.sync import launch
+from torchport.lazy.trace import LOCK
+from torchport.runtime.events import EventKind, record_event
+from torchport.runtime.execution import executor
+
+
+def use(name: str) -> None:
+    """Makes a backend the active one.
+
+    What is pending is launched and finished on the old one first, and the contents of all live tensors are moved, so a
+    program may switch at any time.
+
+    Raises:
+        UnknownBackendError: there is no backend of that name; the message lists those that are installed.
+        BackendNotAvailableError: it cannot be used here; the message says why.
+        ExecutionError: pending work failed.
+    """
+    with LOCK:
+        activate(name, _finish_pending, _migrate)
+        active.forget()
+        rng.seed_backend(active.backend())
+    record_event(EventKind.BACKEND, f"{name} became the active backend", user_location())
+
+
+def _finish_pending() -> None:
+    launch(SyncCause.BARRIER, user_location())
+    executor.wait_all()
+
+
+def _migrate(old: BackendImplInterface, new: BackendImplInterface) -> None:
+    device = new.get_backend_device(torch.device(settings.device_name, 0))
+    moved: dict[int, BackendData] = {}
+    # Nothing lists the live tensors, so that making one costs no registration; a switch is rare and may search.
+    for tensor in [o for o in gc.get_objects() if type(o) is LazyTensor]:
+        data = tensor.data
+        if data is None or data.error is not None:
+            continue
+        if id(data) not in moved:
+            host = old.make_tensor_from_computation_data(data)
+            moved[id(data)] = new.make_computation_data_from_tensor(host, data.shape, device)
+        tensor.value = Value(new.get_ir_builder().make_device_data(moved[id(data)]))
+        tensor.views = None

@@ -1,0 +1,262 @@
+"""Launched computations: run in order, on a thread of the runtime or on that of whoever waits for one.
+
+The queue is bounded, so a program that traces faster than its backend executes is held back instead of piling up work.
+A reader that finds the queue idle runs its computation itself: a thread switch costs more than a small graph.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from torchport import metrics
+from torchport.backend import DONATED, BackendData, BackendDevice, BackendImplInterface, Computation
+from torchport.config import settings
+from torchport.errors import ExecutionError
+from torchport.ir.location import Location
+
+_EXECUTE = metrics.counter("Execute")
+
+
+class Execution:
+    """One launched computation: what it runs, with what, and the placeholders that its results go to."""
+
+    __slots__ = ("_done", "arguments", "backend", "computation", "device", "donated", "location", "results")
+
+    def __init__(
+        self,
+        backend: BackendImplInterface,
+        computation: Computation,
+        arguments: list[BackendData],
+        results: Sequence[BackendData],
+        device: BackendDevice,
+        location: Location = None,
+        donated: Sequence[int] = (),
+    ) -> None:
+        self.backend = backend
+        self.computation = computation
+        self.arguments = arguments
+        self.results = results
+        self.device = device
+        self.location = location
+        self.donated = donated
+        self._done = False
+        for data in results:
+            data.info = self
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, with values or with errors."""
+        return self._done
+
+    def run(self) -> None:
+        """Executes, and gives every result its value or its error. Only a ``BaseException`` that is no error escapes,
+        and leaves it ready to run again."""
+        for i in self.donated:
+            self.arguments[i].info = DONATED
+        try:
+            outcome = self._execute()
+        except Exception as error:  # a stranger's backend: whatever it raises belongs to the reader of its results
+            failure = self._failure(error)
+            for data in self.results:
+                data.error = failure
+        else:
+            for data, result in zip(self.results, outcome, strict=True):
+                if result.error is not None:
+                    data.error = result.error
+                else:
+                    data.assign(result)
+        for data in self.results:
+            if data.error is not None and data.error not in _unraised and not _was_raised(data.error):
+                _unraised.append(data.error)
+            data.info = None
+        self._done = True
+        self.arguments = []
+
+    def _execute(self) -> list[BackendData]:
+        _EXECUTE.value += 1
+        spoiled = {i for i, data in enumerate(self.arguments) if data.error is not None}
+        if spoiled and not self.backend.capabilities.error_recovery:
+            return self._execute_unspoiled(spoiled)
+        return self.backend.execute_computation(self.computation, self.arguments, self.device)
+
+    def _execute_unspoiled(self, spoiled: set[int]) -> list[BackendData]:
+        """What does not depend on a spoiled argument is computed; the rest takes over that argument's error."""
+        graph = self.computation.graph
+        cause: dict[int, BaseException] = {}
+        for i, leaf in enumerate(graph.parameters):
+            if i in spoiled:
+                error = self.arguments[i].error
+                assert error is not None
+                cause[id(leaf)] = error
+        for node in graph.nodes:
+            for value in node.operands:
+                if id(value.node) in cause:
+                    cause.setdefault(id(node), cause[id(value.node)])
+        kept = [v for v in graph.results if id(v.node) not in cause]
+        values: dict[int, BackendData] = {}
+        if kept:
+            needed = type(graph).of_results(kept)
+            context = self.backend.create_lowering_context(f"{self.computation.name}-rest", self.device, needed.nodes)
+            for value in kept:
+                context.add_result(value)
+            (compiled,) = self.backend.compile([context.build()])
+            position = {id(n): i for i, n in enumerate(graph.parameters)}
+            numbers = {(id(n), i): p for p, (n, i) in enumerate(graph.numbers, len(graph.parameters))}
+            arguments = [self.arguments[position[id(n)]] for n in compiled.graph.parameters]
+            arguments += [self.arguments[numbers[id(n), i]] for n, i in compiled.graph.numbers]
+            outcome = self.backend.execute_computation(compiled, arguments, self.device)
+            values = {i: data for i, data in zip(map(id, kept), outcome, strict=True)}
+        results = []
+        for value in graph.results:
+            data = values.get(id(value))
+            if data is None:
+                data = BackendData(self.device, value.shape)
+                data.error = cause[id(value.node)]
+            results.append(data)
+        return results
+
+    def _failure(self, error: Exception) -> ExecutionError:
+        if isinstance(error, ExecutionError):
+            return error
+        where = f", launched at {self.location}" if self.location is not None else ""
+        failure = ExecutionError(f"{self.computation.name} failed{where}: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+
+
+_unraised: list[BaseException] = []
+
+
+def _was_raised(error: BaseException) -> bool:
+    return getattr(error, "raised", False)
+
+
+def raise_once(error: BaseException) -> None:
+    """Raises an error of a computation the first time; afterwards says that what it spoiled has no value.
+
+    Raises:
+        ExecutionError: always.
+    """
+    if error in _unraised:
+        _unraised.remove(error)
+    if not _was_raised(error):
+        error.raised = True  # type: ignore[attr-defined]
+        raise error
+    raise ExecutionError(f"this tensor has no value: it depends on a computation that failed earlier: {error}")
+
+
+class Executor:
+    """The queue of one process."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Execution] = deque()
+        self._condition = threading.Condition()
+        self._running = False
+        self._worker: threading.Thread | None = None
+
+    def submit(self, execution: Execution, wake: bool = True) -> None:
+        """Appends it; returns when the queue is within its bound. ``wake=False`` when the caller waits for it next."""
+        if not settings.async_execution:
+            with self._condition:
+                self._queue.append(execution)
+            self.wait(execution)
+            return
+        with self._condition:
+            self._queue.append(execution)
+            if wake:
+                if self._worker is None:
+                    self._start()
+                self._condition.notify_all()
+            while len(self._queue) > settings.launch_queue_size:
+                if not self._help():
+                    self._condition.wait()
+
+    def wait(self, execution: Execution) -> None:
+        """Returns when it has ended; runs what is before it where no other thread does."""
+        self._wait_until(lambda: execution.done)
+
+    def wait_all(self) -> None:
+        """Returns when everything that was launched has ended."""
+        self._wait_until(lambda: not self._queue and not self._running)
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        with self._condition:
+            while not condition():
+                if not self._help():
+                    self._condition.wait()
+
+    def _help(self) -> bool:
+        """Runs the head of the queue on this thread, unless another runs already or it must not be interrupted."""
+        if self._running or not self._queue:
+            return False
+        if self._queue[0].donated and threading.current_thread() is threading.main_thread():
+            # Ctrl-C must not hit an update in place half way, so it runs where no signal arrives.
+            if self._worker is None:
+                self._start()
+            self._condition.notify_all()
+            return False
+        self._run_head()
+        return True
+
+    def _run_head(self) -> None:
+        execution = self._queue.popleft()
+        self._running = True
+        self._condition.release()
+        try:
+            execution.run()
+        except BaseException:
+            self._queue.appendleft(execution)
+            raise
+        finally:
+            self._condition.acquire()
+            self._running = False
+            self._condition.notify_all()
+
+    def _start(self) -> None:
+        self._worker = threading.Thread(target=self._work, name="torchport-execute", daemon=True)
+        self._worker.start()
+
+    def _work(self) -> None:
+        with self._condition:
+            while True:
+                if self._queue and not self._running:
+                    self._run_head()
+                else:
+                    self._condition.wait()
+
+    def _before_fork(self) -> None:
+        self.wait_all()
+        self._condition.acquire()
+
+    def _after_fork_in_parent(self) -> None:
+        self._condition.release()
+
+    def _after_fork_in_child(self) -> None:
+        # The worker did not come along; everything had ended, so a new one starts when it is needed.
+        self._condition = threading.Condition()
+        self._running = False
+        self._worker = None
+
+
+executor = Executor()
+"""The queue that all launches of this process go through."""
+
+os.register_at_fork(
+    before=executor._before_fork,
+    after_in_parent=executor._after_fork_in_parent,
+    after_in_child=executor._after_fork_in_child,
+)
+
+
+def wait_device_ops() -> None:
+    """Waits until everything that was launched has ended.
+
+    Raises:
+        ExecutionError: a computation failed and nothing has raised its error yet.
+    """
+    executor.wait_all()
+    if _unraised:
+        raise_once(_unraised[0])

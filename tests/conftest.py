@@ -1,0 +1,44 @@
+"""What every test relies on: one torch thread, settings that are put back, reproducible random examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+from torchport import metrics
+from torchport.config import SETTINGS, settings
+
+# The first example may include an import or a compile, so time says nothing; derandomised, so that a failure repeats.
+hypothesis_settings.register_profile(
+    "torchport",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+hypothesis_settings.load_profile("torchport")
+
+# Sums are split by the number of threads, so the bits of a result would depend on the machine; and a process whose
+# thread pool has started may hang in a forked child.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def settings_are_put_back() -> Iterator[None]:
+    """A test may change settings; the next one finds what this one found."""
+    before = {name: getattr(settings, name) for name in SETTINGS}
+    yield
+    for name, value in before.items():
+        if getattr(settings, name) != value:
+            setattr(settings, name, value)
+
+
+@pytest.fixture
+def fresh_metrics() -> Iterator[None]:
+    """Counters and timers at zero, before and after."""
+    metrics.reset()
+    yield
+    metrics.reset()
