@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -33,12 +33,12 @@ class Contender:
     def after_step(self) -> None:
         """What the contender's users write at the end of a step."""
 
-    def trace_only(self, step: Callable[[], torch.Tensor]) -> None:
-        """A step without its execution."""
-        raise NotImplementedError
+    def without_barrier(self) -> AbstractContextManager[object]:
+        """Inside, a step does not launch what it traced."""
+        return nullcontext()
 
     def barrier_and_wait(self) -> None:
-        """Launch what ``trace_only`` left pending, and wait for it."""
+        """Launch what a step left pending, and wait for it."""
         raise NotImplementedError
 
     def counters(self) -> dict[str, int]:
@@ -69,9 +69,6 @@ class LazyCore(Contender):
     def after_step(self) -> None:
         torch._lazy.mark_step()
 
-    def trace_only(self, step: Callable[[], torch.Tensor]) -> None:
-        step()
-
     def barrier_and_wait(self) -> None:
         torch._lazy.mark_step(wait=True)  # wait=False waits too
         torch._lazy.wait_device_ops()
@@ -92,9 +89,8 @@ class Port(Contender):
 
         self.torchport, self.override, self.device = torchport, override, settings.device_name
 
-    def trace_only(self, step: Callable[[], torch.Tensor]) -> None:
-        with self.override(barrier_after_optimizer_step=False):
-            step()
+    def without_barrier(self) -> AbstractContextManager[object]:
+        return self.override(barrier_after_optimizer_step=False)
 
     def barrier_and_wait(self) -> None:
         self.torchport.sync()
@@ -146,19 +142,20 @@ class Session:
         contender = self.contender
         if not contender.traces:
             return {}
-        for _ in range(2):  # without the automatic barrier the graph may be another one: compile it first
-            contender.trace_only(self.training.step)
-            contender.barrier_and_wait()
-        gc.collect()
-        before = contender.counters()
-        trace_s = barrier_s = 0.0
-        for _ in range(steps):
-            start_s = time.perf_counter()
-            contender.trace_only(self.training.step)
-            traced_s = time.perf_counter()
-            contender.barrier_and_wait()
-            trace_s += traced_s - start_s
-            barrier_s += time.perf_counter() - traced_s
+        with contender.without_barrier():
+            for _ in range(2):  # without the automatic barrier the graph may be another one: compile it first
+                self.training.step()
+                contender.barrier_and_wait()
+            gc.collect()
+            before = contender.counters()
+            trace_s = barrier_s = 0.0
+            for _ in range(steps):
+                start_s = time.perf_counter()
+                self.training.step()
+                traced_s = time.perf_counter()
+                contender.barrier_and_wait()
+                trace_s += traced_s - start_s
+                barrier_s += time.perf_counter() - traced_s
         growth = {name: value - before.get(name, 0) for name, value in contender.counters().items()}
         return {
             "trace_s": trace_s / steps,

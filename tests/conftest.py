@@ -9,7 +9,6 @@ import torch
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from torchport import metrics
 from torchport.config import SETTINGS, settings
 
 # The first example may include an import or a compile, so time says nothing; derandomised, so that a failure repeats.
@@ -34,11 +33,3 @@ def settings_are_put_back() -> Iterator[None]:
     for name, value in before.items():
         if getattr(settings, name) != value:
             setattr(settings, name, value)
-
-
-@pytest.fixture
-def fresh_metrics() -> Iterator[None]:
-    """Counters and timers at zero, before and after."""
-    metrics.reset()
-    yield
-    metrics.reset()

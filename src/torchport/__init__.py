@@ -11,4 +11,8 @@ from torchport.lazy.rng import manual_seed
 from torchport.lazy.eager import executed_fallback_ops
 register_device(DeviceModule())
 register_kernels()
+from torchport.lazy.storage_support import install
+install()
+from torchport.lazy import torch_patches
+torch_patches.install()
 mark_step = sync

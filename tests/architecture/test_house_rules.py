@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from violations import none_of
+
+from architecture.violations import none_of
 
 ROOT = Path(__file__).parents[2]
 LONG_FILE_LINES = 500

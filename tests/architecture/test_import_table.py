@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from import_table import Import, cycles, imports_of, layer_of, layer_violations, modules_of
-from violations import none_of
+
+from architecture.import_table import Import, cycles, imports_of, layer_of, layer_violations, modules_of
+from architecture.violations import none_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "torchport"

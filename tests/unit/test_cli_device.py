@@ -50,7 +50,7 @@ def test_the_demo_holds_its_goals_on_the_device(tmp_path: Path) -> None:
     figures = json.loads(finished.stdout)
     assert [] == figures["missed_goals"]
     assert ("port", "interpreter") == (figures["device"], figures["backend"])
-    assert figures["ops_per_step"] > 50
+    assert figures["ops_per_step"] > 20
     # The learning rate and the step count change in every step: were they part of the graph, each would be compiled.
     assert 0 == sum(figures["compiles_per_epoch"][2:])
     assert out.stat().st_size > 10_000

@@ -73,7 +73,7 @@ def test_the_training_steps_are_measured_side_by_side(tmp_path: Path) -> None:
     assert {"min": 1.0, "median": 1.0} == figures["eager"]["ratio"]
     for name in ("lazy_core", "port"):
         assert figures[name]["loss_difference"] < 1e-5
-        assert figures[name]["ops"] > 30
+        assert figures[name]["ops"] > 10
         assert 0 == figures[name]["compiles"]
         assert figures[name]["trace_us_per_op"] > 0
 

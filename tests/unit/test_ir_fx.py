@@ -76,6 +76,27 @@ def test_scalars_become_scalar_tensor_and_lists_vanish():
     assert "%1: f64[] = port.scalar($0)" in print_graph(from_fx(module))
 
 
+def test_views_and_strided_reads_go_by_value_whatever_the_strides_are():
+    text = """graph(%0: f32[2, 3]) {
+  %1: f32[3, 2] = aten.permute.default(%0, [1, 0])
+  %2: f32[6] = aten.view.default(%1, [6])
+  %3: f32[4] = aten.slice.Tensor(%2, 0, 2, 6)
+  %4: f32[2] = aten.as_strided.default(%3, [2], [2], 0)
+  %5: f32[2, 2] = aten.as_strided.default(%1, [2, 2], [3, 1], 1)
+  return %2, %4, %5
+}
+"""
+    x = torch.arange(6.0).view(2, 3)
+    flat, strided, transposed = to_fx(parse_graph(text))(x)
+    assert [0, 3, 1, 4, 2, 5] == flat.tolist()
+    assert [1, 2] == strided.tolist()
+    assert [[3, 1], [2, 5]] == transposed.tolist()
+    column_major = text.replace("%1: f32[3, 2]", "%1: f32[3, 2]{1, 3}")
+    assert [[1, 2], [4, 5]] == to_fx(parse_graph(column_major))(x)[2].tolist()
+    without = "".join(line for line in text.splitlines(True) if "as_strided" not in line).replace(", %4, %5", "")
+    assert without == print_graph(from_fx(to_fx(parse_graph(without))))
+
+
 def call(op, args, outputs, kwargs=()):
     return Call(op, args, kwargs, (), (Shape(torch.float32, ()),) * outputs)
 

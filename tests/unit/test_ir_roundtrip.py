@@ -98,7 +98,9 @@ def any_graphs(draw):
             nested = tuple(argument(operands, numbers) for _ in range(draw(st.integers(0, 2))))
             kwargs = tuple((name, argument(operands, numbers)) for name in ("dtype", "x_y")[: draw(st.integers(0, 2))])
             outputs = tuple(draw(st.lists(st.none() | shapes(), max_size=3)))
-            call = Call(draw(OPERATORS), (*args, nested), kwargs, tuple(v.shape for v in operands), outputs)
+            # Mostly the operands' own shapes.
+            inputs = tuple(draw(shapes()) if draw(st.integers(0, 9)) == 0 else v.shape for v in operands)
+            call = Call(draw(OPERATORS), (*args, nested), kwargs, inputs, outputs)
             node = Node(call, tuple(operands), tuple(numbers), draw(LOCATIONS))
         nodes.append(node)
         values += [Value(node, i) for i, shape in enumerate(node.outputs) if shape is not None]

@@ -223,6 +223,16 @@ def test_a_call_that_reads_one_operand_twice_says_so():
     assert "mul.Tensor(%1@1, %0@0)" in text
 
 
+def test_a_call_that_takes_its_operand_to_be_of_another_shape_says_so():
+    column_major = parameter(Shape(torch.float32, (3, 4), (1, 3)))
+    assumed = Shape(torch.float32, (3, 4))
+    call = Call(aten.view.default, (operand(0), (12,)), (), (assumed,), (Shape(torch.float32, (12,)),))
+    node = Node(call, (column_major.value(),))
+    text = assert_exact(Graph([column_major, node], [node.value()]))
+    assert "aten.view.default(%0 as f32[3, 4], [12])" in text
+    assert (assumed,) == parse_graph(text).nodes[1].call.inputs
+
+
 @pytest.mark.parametrize(
     "location", ["a.py:1", "C:\\new\\t.py:3 (in # f)", "", " x ", '"x"', "two\nlines", "\ud800", "é.py:2", "tab\there"]
 )
@@ -295,6 +305,8 @@ ERRORS = [
     (one("%1: f32[3] = aten.neg.default(%0@1)"), "no argument is operand @0 of this call"),
     (one("%2: f32[3] = aten.neg.default(%0@0, %1@0)", "%0: f32[3], %1: f32[3]"), "operand @0 of this call is given as"),
     (one("%1: f32[3] = aten.neg.default(%0@99999999999)"), "there are not so many operands"),
+    (one("%1: f32[3] = aten.neg.default(%0 as f3[3])"), "line 2, column 39: 'f3' is no dtype"),
+    (one("%1: f32[3] = aten.neg.default(%0@0, %0@0 as f32[4])"), "operand @0 of this call is given as two values"),
     (one("%1: f32[3] = aten.neg.default(floot)"), "'floot' is no constant"),
     (one("%1: f32[3] = aten.neg.default(torch.stridet)"), "did you mean 'torch.strided'?"),
     (one('%1: f32[3] = aten.neg.default(device("gpu"))'), "Expected one of cpu, cuda"),
@@ -339,9 +351,7 @@ def test_a_damaged_text_is_read_or_refused_with_a_syntax_error(data):
     text = list(EXAMPLE)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
-        piece = data.draw(
-            st.sampled_from(['"', "(", "]", "{", "%", "$", "@", "?", "-", "9", ".", "#", "\n", " ", "é", "_", ""])
-        )
+        piece = data.draw(st.sampled_from([*'"(]{%$@?-9.#\n é_<', ""]))
         text[at : at + data.draw(st.integers(0, 2))] = piece
     try:
         graph = parse_graph("".join(text))

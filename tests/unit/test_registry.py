@@ -262,6 +262,18 @@ def test_another_thread_sees_the_old_backend_while_a_switch_is_going_on(registry
     assert [a] == seen
 
 
+def test_a_listener_is_told_after_every_change_of_the_active_backend(registry: BackendRegistry) -> None:
+    seen: list[str | None] = []
+    registry.add_listener(lambda: seen.append(registry.active_name))
+    register_backend("a", EagerTestBackend)
+    register_backend("b", NullBackend)
+    for name in "aab":
+        activate(name)
+    registry.unregister("b")
+    registry.deactivate()
+    assert ["a", "b", None] == seen
+
+
 # -- leaving ----------------------------------------------------------------------------------------------------------
 
 

@@ -126,8 +126,7 @@ class NullBackend(BackendImplInterface):
 
     def get_backend_device(self, device: torch.device) -> BackendDevice:
         """The device of that index; the default one for a device without an index."""
-        # torch's annotation has it that the index is always there.
-        index = self._ordinal if device.index is None else device.index  # type: ignore[redundant-expr]
+        index = self._ordinal if device.index is None else device.index
         if index >= len(self._devices):
             raise ValueError(f"there is no {device}: the null backend has {len(self._devices)} device(s)")
         return self._devices[index]

@@ -52,6 +52,7 @@ class BackendRegistry:
         self._active: Registration | None = None
         self._finish_pending: Callable[[], None] | None = None
         self._activated_in = 0
+        self._listeners: list[Callable[[], None]] = []
 
     # -- which backends there are -------------------------------------------------------------------------------
 
@@ -87,13 +88,12 @@ class BackendRegistry:
         Raises:
             UnknownBackendError: nothing was registered by that name.
         """
+        if name not in self._registrations:
+            raise UnknownBackendError(name, self._registrations)
+        if name == self.active_name:
+            self.deactivate()
         with self._lock:
-            registration = self._registrations.get(name)
-            if registration is None:
-                raise UnknownBackendError(name, self._registrations)
-            if registration is self._active:
-                self.deactivate()
-            del self._registrations[name]
+            self._registrations.pop(name, None)
 
     def names(self) -> list[str]:
         """The names of all backends that are registered or installed, sorted; imports none of them."""
@@ -204,18 +204,29 @@ class BackendRegistry:
                 self._finish_pending = before_switch
                 if old is not None:
                     _prepare_to_exit(old)
+                self._tell_listeners()
             return new.instance
 
     def deactivate(self) -> None:
         """Finishes pending work and leaves no backend active; data that is on the backend can no longer be read."""
+        # Outside the lock: pending work is finished under locks of the lazy device, and whoever switches holds those.
+        finish_pending = self._finish_pending
+        if finish_pending is not None:
+            finish_pending()
         with self._lock:
-            old = self._active
-            if old is None:
-                return
-            if self._finish_pending is not None:
-                self._finish_pending()
-            self._active = self._finish_pending = None
-            _prepare_to_exit(old)
+            old, self._active, self._finish_pending = self._active, None, None
+            if old is not None:
+                _prepare_to_exit(old)
+        if old is not None:
+            self._tell_listeners()
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Has a function called after each change of the active backend, for who keeps a reference to it."""
+        self._listeners.append(listener)
+
+    def _tell_listeners(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     def close(self) -> None:
         """Interpreter exit: ``prepare_to_exit()`` of the active backend, unless a parent process activated it."""

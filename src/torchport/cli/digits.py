@@ -102,7 +102,7 @@ def train(
             images, labels = data.train_images[batch].to(device), data.train_labels[batch].to(device)
             loss = functional.cross_entropy(network(images), labels)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
             # Reading the loss here would make every step wait for its result; read at the end of the epoch, it does

@@ -20,6 +20,13 @@ from torchport.ir.structure import grouped, output_structure
 
 SCALAR_TENSOR = torch.ops.aten.scalar_tensor.default
 """What ``port.scalar`` is in fx."""
+RESHAPE = torch.ops.aten.reshape.default
+"""What ``aten.view`` and its kin are in fx."""
+_aten = torch.ops.aten
+_VIEWS = frozenset(
+    (_aten.view.default, _aten.view_copy.default, _aten._unsafe_view.default, _aten._reshape_alias.default)
+)
+_STRIDED = frozenset((_aten.as_strided.default, _aten.as_strided_copy.default, _aten.as_strided_scatter.default))
 
 
 def to_fx(graph: Graph) -> fx.GraphModule:
@@ -90,9 +97,14 @@ class _ToFx:
             self._describe(made, node.location, vals[0], call.outputs)
             self._values[id(node), 0] = made
             return
-        args, named = call.bind([self._values[id(v.node), v.index] for v in node.operands], numbers)
+        operands = [self._values[id(v.node), v.index] for v in node.operands]
+        if call.op in _STRIDED:
+            operands[0] = self._in_layout(operands[0], call.inputs[0])
+        args, named = call.bind(operands, numbers)
         structure = output_structure(call)
         target: Any = call.op
+        if call.op in _VIEWS:
+            target, args = RESHAPE, args[:2]
         made = self._fx.call_function(target, tuple(args), named)
         self._describe(made, node.location, grouped(structure, vals) if structure else None, call.outputs)
         at = 0
@@ -103,6 +115,15 @@ class _ToFx:
                     whole = whole or self._item(made, group)
                     self._values[id(node), at] = whole if length is None else self._item(whole, i)
                 at += 1
+
+    def _in_layout(self, value: fx.Node, shape: Shape) -> fx.Node:
+        # Such an operator reads memory, of which an fx tensor may have more, and in another order, than the call says.
+        if shape.is_contiguous:
+            made = self._fx.call_function(_aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
+        else:
+            made = self._fx.call_function(torch.ops.prims.copy_strided.default, (value, list(shape.strides)))
+        self._describe(made, None, _meta_tensor(shape), (shape,))
+        return made
 
     def _item(self, node: fx.Node, index: int) -> fx.Node:
         made = self._fx.call_function(operator.getitem, (node, index))

@@ -12,7 +12,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from torchport.ir.call import DEVICE_DATA, SCALAR, Call, number, operand
-from torchport.ir.fx_export import SCALAR_TENSOR
+from torchport.ir.fx_export import RESHAPE, SCALAR_TENSOR
 from torchport.ir.graph import Graph
 from torchport.ir.location import Location, TextLocation
 from torchport.ir.node import Node, Value
@@ -176,6 +176,8 @@ class _FromFx:
         if op is SCALAR_TENSOR and [k for k, _ in kwargs] == ["dtype"] and numbers:
             made = Node(Call(SCALAR, args, (), (), tuple(shapes)), (), tuple(numbers), _location(node))
         else:
+            if op is RESHAPE:
+                op = torch.ops.aten.view.default
             made = Node(Call(op, args, kwargs, inputs, tuple(shapes)), tuple(operands), tuple(numbers), _location(node))
         self._nodes.append(made)
 

@@ -40,7 +40,7 @@ class _Parser:
         self._operators: dict[str, Any] = {}
         self._calls: dict[tuple[Any, ...], Call] = {}
         # Of the call that is being read:
-        self._operands: dict[int, Value] = {}
+        self._operands: dict[int, tuple[Value, Shape]] = {}
         self._taken_here: set[int] = set()
 
     # -- the graph ----------------------------------------------------------------------------------------------
@@ -138,13 +138,12 @@ class _Parser:
         self._operands = {}
         self._taken_here = set()
         args, kwargs = self._arguments()
-        operands = self._whole_operands(name)
+        operands, inputs = self._whole_operands(name)
         numbers = self._whole_numbers(name)
         self._in.end_line()
         shapes = tuple(shape for _, shape, _ in outputs)
         numbered = [label - i for i, (label, _, _) in enumerate(outputs) if label is not None]
         self._place(numbered[0] if numbered else None, operands)
-        inputs = tuple(value.shape for value in operands)
         node = Node(self._call(op, args, kwargs, inputs, shapes), operands, numbers, self._location())
         self._nodes.append(node)
         self._count += max(1, len(outputs))
@@ -188,11 +187,12 @@ class _Parser:
                 args.append(self._item(0))
         return tuple(args), tuple(kwargs.items())
 
-    def _whole_operands(self, at: Token) -> tuple[Value, ...]:
+    def _whole_operands(self, at: Token) -> tuple[tuple[Value, ...], tuple[Shape, ...]]:
         missing = set(range(len(self._operands))) - self._operands.keys()
         if missing:
             self._fail(f"no argument is operand @{min(missing)} of this call", at)
-        return tuple(self._operands[i] for i in range(len(self._operands)))
+        found = [self._operands[i] for i in range(len(self._operands))]
+        return tuple(value for value, _ in found), tuple(shape for _, shape in found)
 
     def _whole_numbers(self, at: Token) -> tuple[Any, ...]:
         count = len(self._taken_here)
@@ -283,7 +283,8 @@ class _Parser:
             # Operands are interned by index, so a huge index would make as many.
             if not 0 <= index < self._in.count_in_line("value"):
                 self._fail("there are not so many operands in this call", at)
-        if self._operands.setdefault(index, value) != value:
+        shape = parse_shape(self._in) if self._in.accept("as") else value.shape
+        if self._operands.setdefault(index, (value, shape)) != (value, shape):
             self._fail(f"operand @{index} of this call is given as two values", token)
         return operand(index)
 

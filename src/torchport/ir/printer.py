@@ -91,6 +91,9 @@ class _Printer:
         operands = [self._value(v) for v in node.operands]
         if not in_order:
             operands = [f"{text}@{i}" for i, text in enumerate(operands)]
+        for i, (seen, value) in enumerate(zip(call.inputs, node.operands, strict=False)):
+            if seen is not value.shape:
+                operands[i] += f" as {seen!r}"
         numbers = [f"${len(self._numbers) + i}" for i in range(len(node.numbers))]
         types = {x.index: x.type for x in found if type(x) is Number}
         for i, value in enumerate(node.numbers):

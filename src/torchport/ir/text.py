@@ -23,7 +23,7 @@ the end of its line::
     shape     = DTYPE "[" [ [ "?" ] INT { "," [ "?" ] INT } ] "]" [ "{" INT { "," INT } "}" ]
     operator  = NAME "." NAME "." NAME | "higher_order" "." NAME | "port" "." NAME
     argument  = [ NAME "=" ] item
-    item      = value [ "@" INT ] | number | "[" [ item { "," item } ] "]" | literal
+    item      = value [ "@" INT ] [ "as" shape ] | number | "[" [ item { "," item } ] "]" | literal
     literal   = "None" | "True" | "False" | INT | FLOAT | "inf" | "-inf" | "nan" | "complex" "(" FLOAT "," FLOAT ")"
               | STRING | DTYPE | "torch" "." NAME | "device" "(" STRING ")"
     value     = "%" INT
@@ -43,6 +43,8 @@ What the parts mean:
   ``port.scalar`` and ``port.tensor_list`` are special; ``port.device_data`` never shows, being the header's inputs.
 - **Operands.** Each tensor argument is an operand of its own, numbered from left to right. A call that is made
   otherwise says which: ``aten.mul.Tensor(%0@0, %0@0)`` reads one operand twice.
+  ``%3 as f32[5, 72]`` is a call that takes its operand to be of another shape than the value has (a view's write-back
+  counts on row-major operands).
 - **Lists** are tuples in a call. **Layouts and memory formats** keep their name: ``torch.strided``.
 - **Comments** at the end of a node or a header's input are its location; one that is no plain line of printable text
   is a JSON string. Lines with nothing else are skipped.

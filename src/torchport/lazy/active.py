@@ -65,6 +65,19 @@ def forget() -> None:
     _backend = _builder = None
 
 
+def check_device(device: torch.device | None) -> None:
+    """Refuses a device index that does not exist.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    if device is not None and device.index not in (None, 0):
+        raise RuntimeError(
+            f"device {device} does not exist: there is one virtual device, {device_type}:0. Which hardware stands "
+            "behind it is the backend's choice: get_backend().set_default_device_ordinal(n)."
+        )
+
+
 def max_pending() -> int:
     """The bound on pending operations."""
     return settings.max_pending_nodes

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from torchport.lazy import active, rng, sync
-from torchport.lazy.specials import check_device
 
 
 def _index(device: Any) -> int:
@@ -15,7 +14,7 @@ def _index(device: Any) -> int:
     if device is None or (isinstance(device, int) and device in (0, -1)):
         return 0
     parsed = torch.device(active.device_type, device) if isinstance(device, int) else torch.device(device)
-    check_device(parsed)
+    active.check_device(parsed)
     return parsed.index or 0
 
 

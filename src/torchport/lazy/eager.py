@@ -15,6 +15,7 @@ from torchport import metrics
 from torchport.backend import LazyTensor, Shape, SyncCause, Value
 from torchport.config import settings
 from torchport.errors import StrictModeError
+from torchport.ir.location import Location
 from torchport.lazy import active
 from torchport.lazy.recording import upload
 from torchport.lazy.source import user_location
@@ -43,6 +44,19 @@ def launch_operands(name: str) -> None:
         launch(SyncCause.EAGER, location, soon_read=True)
 
 
+def note_fallback(name: str, reason: str, location: Location) -> None:
+    """Counts a fallback, or refuses it.
+
+    Raises:
+        StrictModeError: strict mode forbids fallbacks.
+    """
+    if settings.strict_fallback:
+        raise StrictModeError(f"{name} at {location} would run eagerly, which strict mode forbids: {reason}")
+    metrics.increment(name)
+    _fallbacks[name] = _fallbacks.get(name, 0) + 1
+    record_event(EventKind.FALLBACK, f"{name}: {reason}", location)
+
+
 def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str, count: bool = True) -> Any:
     """Runs ``op`` on copies of the contents, writes back what it wrote, and returns results on the lazy device.
 
@@ -59,11 +73,7 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: s
     name = op._schema.name + (f".{op._overloadname}" if op._overloadname != "default" else "")
     location = user_location()
     if count:
-        if settings.strict_fallback:
-            raise StrictModeError(f"{name} at {location} would run eagerly, which strict mode forbids: {reason}")
-        metrics.increment(name)
-        _fallbacks[name] = _fallbacks.get(name, 0) + 1
-        record_event(EventKind.FALLBACK, f"{name}: {reason}", location)
+        note_fallback(name, reason, location)
     else:
         metrics.increment(f"lazy::{op._schema.name.removeprefix('aten::')}")
     launch(SyncCause.EAGER, location, soon_read=True)

@@ -133,7 +133,10 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
         for name in sorted(kwargs):
             if name not in skip:
                 kind = info.keyword_kinds[name]
-                if kind is not Kind.IGNORED:
+                if kind is Kind.IGNORED:
+                    if name == "device":
+                        active.check_device(kwargs[name])
+                else:
                     found.key.append(name)
                     _collect(info, found, kind, kwargs[name])
     return found

@@ -18,7 +18,10 @@ import torch
 from torch._ops import OpOverload
 
 from torchport.lazy import active
+from torchport.lazy.autocast import register_autocast
 from torchport.lazy.kernels import make_kernel
+from torchport.lazy.recurrent import RECURRENT_KERNELS
+from torchport.lazy.sparse import register_sparse
 from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadata_kernel
 
 # Composite kernels that are right for us as they are: views, wrappers around other operators, queries.
@@ -82,7 +85,7 @@ def composite_operators() -> list[str]:
     names.update(n for n in registrations("CompositeExplicitAutograd") if not n.endswith("out"))
     ours = {n.removeprefix("aten::") for n in names if n.startswith("aten::")}
     views = {n for n in ours if n.partition(".")[0].endswith("_copy") and n.partition(".")[0] != "index_copy"}
-    return sorted(ours - views - _LEFT_TO_PYTORCH - set(SPECIAL_KERNELS) - set(METADATA_OPERATORS))
+    return sorted(ours - views - _LEFT_TO_PYTORCH - set(SPECIAL_KERNELS) - set(RECURRENT_KERNELS) - set(METADATA_OPERATORS))
 
 
 def register_kernels() -> None:
@@ -91,13 +94,13 @@ def register_kernels() -> None:
     implement = library.m.impl  # type: ignore[union-attr]  # Library.impl costs as much again in bookkeeping
     for name in composite_operators():
         implement(name, "PrivateUse1", _deferred_kernel(name), False)
-    for name, kernel in SPECIAL_KERNELS.items():
+    for name, kernel in {**SPECIAL_KERNELS, **RECURRENT_KERNELS}.items():
         implement(name, "PrivateUse1", kernel, False)
     for name in METADATA_OPERATORS:
         implement(name, "PrivateUse1", metadata_kernel(overload(name)), False)
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, "PrivateUse1")
-    _libraries.extend((library, fallback))
+    _libraries.extend((library, fallback, *register_autocast(overload), *register_sparse(overload)))
 
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):

@@ -9,10 +9,11 @@ from types import CodeType, FrameType
 
 import torch
 
-import torchport
 from torchport.ir.location import Location, SourceLocation
 
-_INTERNAL = tuple(os.path.dirname(os.path.abspath(m.__file__ or "")) + os.sep for m in (torch, torchport))
+_INTERNAL = tuple(
+    os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, os.path.dirname(__file__))
+)
 _internal_by_file: dict[str, bool] = {}
 _by_code: dict[tuple[int, int], tuple[CodeType, SourceLocation]] = {}
 _backward: tuple[int, Location] = (-1, None)
@@ -54,7 +55,7 @@ def user_location() -> Location:
     On one of autograd's threads there is no such frame: there it is the line that called backward, found once per
     backward pass.
     """
-    found = _locate(sys._getframe(2))
+    found = _locate(sys._getframe(1))
     if found is None:
         task = torch._C._current_graph_task_id()
         if task != -1:

@@ -61,7 +61,7 @@ def empty_memory_format(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """``aten::empty.memory_format``: memory that has no contents until it is written."""
-    check_device(device)
+    active.check_device(device)
     sizes = tuple(size)
     with LOCK:
         return new_tensor(Shape(dtype or torch.get_default_dtype(), sizes, _strides_for(sizes, memory_format)), None)
@@ -77,22 +77,9 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """``aten::empty_strided``."""
-    check_device(device)
+    active.check_device(device)
     with LOCK:
         return new_strided(tuple(size), tuple(stride), dtype or torch.get_default_dtype())
-
-
-def check_device(device: torch.device | None) -> None:
-    """Refuses a device index that does not exist.
-
-    Raises:
-        RuntimeError: there is no such device.
-    """
-    if device is not None and device.index not in (None, 0):
-        raise RuntimeError(
-            f"device {device} does not exist: there is one virtual device, {active.device_type}:0. Which hardware stands "
-            "behind it is the backend's choice: get_backend().set_default_device_ordinal(n)."
-        )
 
 
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -177,7 +164,7 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """``aten::_to_copy``: between devices, dtypes and memory formats."""
-    check_device(device if device is not None and device.type == active.device_type else None)
+    active.check_device(device if device is not None and device.type == active.device_type else None)
     target = active.device_type if device is None and self.device.type == active.device_type else device
     target_type = target if isinstance(target, str) else target.type if target is not None else self.device.type
     if self.device.type == active.device_type and target_type != active.device_type:

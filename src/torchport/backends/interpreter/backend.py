@@ -18,13 +18,15 @@ from torchport.backend.interface import BackendImplInterface
 from torchport.backends.interpreter.computation import InterpretedComputation
 from torchport.backends.interpreter.steps import Step, lower_call
 from torchport.backends.interpreter.transfer import scalar_shape, to_device, to_host
-from torchport.ir.call import Call
+from torchport.ir.call import Call, Operand
 from torchport.ir.node import Node
 from torchport.ir.shape import Shape
 
 CPU = BackendDeviceType("CPU")
 CUDA = BackendDeviceType("CUDA")
 
+_WRITES_RUNNING_STATISTICS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
+"""Their schemas do not say so."""
 _STEP_CACHE_SIZE = 1 << 16
 _SCALAR_CACHE_SIZE = 1 << 12
 
@@ -39,6 +41,7 @@ class InterpreterBackend(BackendImplInterface):
         dynamic_outputs=True,
         input_output_aliasing=True,
         random=True,
+        random_state=True,
         eager_random_stream=True,
         error_recovery=True,
         training=True,
@@ -58,6 +61,11 @@ class InterpreterBackend(BackendImplInterface):
         self._recovered = 0
         self._in_place = 0
         self._donated = 0
+
+    def prepare_to_exit(self) -> None:
+        """Drops what is cached; the generators go on where they are if the backend is activated again."""
+        self._steps.clear()
+        self._scalars.clear()
 
     # -- random numbers -----------------------------------------------------------------------------------------
 
@@ -94,6 +102,8 @@ class InterpreterBackend(BackendImplInterface):
             return Support(True)
         if op._schema.is_mutable:
             return Support(False, f"{op} writes into its arguments; a graph holds functional operators only")
+        if op._schema.name in _WRITES_RUNNING_STATISTICS and any(isinstance(a, Operand) for a in node.call.args[3:5]):
+            return Support(False, f"{op} writes its running statistics; use aten._native_batch_norm_legit_functional")
         key = self._type.name
         if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(op._name, key):
             return Support(False, f"torch {torch.__version__} has no {key} kernel for {op}")

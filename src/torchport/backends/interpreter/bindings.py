@@ -27,7 +27,7 @@ class _ReachedDispatcherError(BaseException):
     """Stops a probe. Not an ``Exception``, so that no operator written in Python swallows it."""
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recorder(TorchDispatchMode):
     """Records the first overload that is dispatched, and stops."""
 
     def __init__(self) -> None:
@@ -45,7 +45,15 @@ def reaches(
     """Whether calling the function dispatches that overload with these arguments; where not, why."""
     recorder = _Recorder()
     try:
-        with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowAutograd(), recorder:
+        with (
+            torch._C.DisableTorchFunction(),
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._PreserveDispatchKeyGuard(),
+            recorder,
+        ):
+            # The caller may have dispatch modes off: a kernel, for example, or a running program.
+            for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot):
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
             function(*args, **kwargs)
     except _ReachedDispatcherError:
         pass
@@ -58,7 +66,9 @@ def reaches(
         return False, f"dispatches {reached}"
     expected = _by_name(op, args, kwargs)
     arrived = _by_name(op, reached_args, reached_kwargs)
-    return all(_same(expected[n], arrived[n]) for n in expected), "dispatches other arguments"
+    # A binding fills in ``pin_memory=False`` where nothing was given.
+    same = all(_same(expected[n], arrived[n]) for n in expected if n != "pin_memory")
+    return same, "" if same else "dispatches other arguments"
 
 
 def _by_name(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -75,9 +85,6 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, (tuple, list)) or isinstance(b, (tuple, list)):
         a, b = _listed(a), _listed(b)
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if a is None or b is None:
-        # A keyword left out arrives as its default (``pin_memory=False``).
-        return not a and not b
     if isinstance(a, (bool, int, float, complex)) and isinstance(b, (bool, int, float, complex)):
         return a == b or (a != a and b != b)
     return a is b or bool(a == b)

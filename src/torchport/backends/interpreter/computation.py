@@ -37,6 +37,7 @@ class InterpretedComputation(Computation):
         self._plan = schedule(self._values)
         self.program: Program = build_program(self._values, self._plan, self.device)
         self.donating_program: Program | None = None
+        self._unclaimed: tuple[list[BackendData], list[BackendData]] | None = None
         donation = plan_donation(self._values, self.aliases) if self.aliases else None
         if donation is not None and donation.parameters:
             self.donating_program = build_program(self._values, schedule(self._values, donation), self.device)
@@ -68,6 +69,9 @@ class InterpretedComputation(Computation):
         for i, argument in enumerate(arguments):
             if argument.handle is None:
                 if argument.error is None:
+                    unclaimed = self._claim(arguments)
+                    if unclaimed is not None:
+                        return unclaimed, self.donating_program
                     raise ValueError(
                         f"argument {i} of {self.name!r} has no value: {argument!r}. Wait for what computes it first; "
                         "a donated argument has lost its value."
@@ -77,7 +81,9 @@ class InterpretedComputation(Computation):
         program = self._choose(arguments)
         state = self._generator.get_state() if self._has_random else None
         try:
-            return program.run(arguments, handles), program
+            results = program.run(arguments, handles, lambda found: self._keep(arguments, found))
+            self._unclaimed = None
+            return results, program
         except Exception:  # noqa: BLE001 - any kernel's error: running node by node finds it again, and says where
             self._restore(state)
         except BaseException:
@@ -85,6 +91,17 @@ class InterpretedComputation(Computation):
             raise
         handles.clear()
         return self._recover(arguments), None
+
+    def _keep(self, arguments: list[BackendData], results: list[BackendData]) -> None:
+        """Ctrl-C may take effect before the caller has the results, and the donated arguments cannot be had again."""
+        self._unclaimed = (list(arguments), results)
+
+    def _claim(self, arguments: list[BackendData]) -> list[BackendData] | None:
+        """The results of an execution with these arguments that Ctrl-C kept from its caller."""
+        kept, self._unclaimed = self._unclaimed, None
+        if kept is None or any(a is not b for a, b in zip(kept[0], arguments, strict=True)):
+            return None
+        return kept[1]
 
     def _choose(self, arguments: list[BackendData]) -> Program:
         program = self.donating_program

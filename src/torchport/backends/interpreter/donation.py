@@ -21,6 +21,10 @@ from torchport.backends.interpreter.values import Memory, Values
 from torchport.ir.shape import Shape
 
 
+_MAY_ALLOCATE = frozenset({"gelu", "tril", "triu"})
+"""Their in-place forms may take memory: for another library's kernel, or to make the operand contiguous."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """An update: the nodes that run in place, in order, on the buffer of a parameter."""
@@ -85,7 +89,7 @@ def _only_writes(values: Values, memory: Memory, node: int, shape: Shape, target
     step = values.steps[node]
     if step is None or step.is_random or not values.may_be_written(node):
         return False
-    if values.shapes[values.first[node]] is not shape:
+    if values.shapes[values.first[node]] is not shape or step.name in _MAY_ALLOCATE:
         return False
     first, *others = values.operands[node]
     for v in others:

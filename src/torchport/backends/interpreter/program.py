@@ -48,12 +48,15 @@ class Program:
     schedule: Schedule
     result_count: int
 
-    def run(self, arguments: list[BackendData], handles: list[Any]) -> list[BackendData]:
+    def run(
+        self, arguments: list[BackendData], handles: list[Any], keep: Callable[[list[BackendData]], None]
+    ) -> list[BackendData]:
         """The results for these arguments; donated ones lose their handle.
 
         Args:
             arguments: the data, one per parameter.
             handles: their handles; the list is used up.
+            keep: is given the results as soon as donated arguments have lost theirs, before Ctrl-C can take effect.
         """
         results: list[Any] = [None] * self.result_count
         slots = handles
@@ -66,14 +69,15 @@ class Program:
         ):
             for chunk in self.chunks:
                 chunk(slots, results)
+            for result, parameter in self.schedule.returned.items():
+                results[result] = arguments[parameter]
             if self.final:
                 with _interrupts_deferred():
                     for chunk in self.final:
                         chunk(slots, results)
                     for parameter in self.schedule.donated.values():
                         arguments[parameter].handle = None
-        for result, parameter in self.schedule.returned.items():
-            results[result] = arguments[parameter]
+                    keep(results)
         return results
 
 
@@ -83,15 +87,15 @@ def _interrupts_deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Python interrupts the main thread only
         return
-    caught: list[tuple[Any, Any]] = []
-    previous = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    caught: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
         # None: the handler was not set from Python, and cannot be put back from it.
         signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
-    if caught and callable(previous):
-        previous(*caught[0])
+    if caught:
+        signal.raise_signal(signal.SIGINT)
 
 
 @dataclass(slots=True)

@@ -106,8 +106,8 @@ _COPIES = frozenset({"aten::_to_copy", "aten::alias_copy", "aten::clone", "aten:
 """Values never change, so a copy into the same layout is the value itself."""
 _RESHAPES = frozenset({"aten::_reshape_alias", "aten::_unsafe_view", "aten::view", "aten::view_copy"})
 """Whether a view is possible depends on the strides at run time, and only the values matter: ``reshape`` always is."""
-_OVERLAPPING = frozenset({"aten::as_strided_copy", "aten::expand_copy"})
-"""Copies whose view would overlap itself: they stay copies, so that what they return may be written to."""
+_STAY_COPIES = frozenset({"aten::_conj_copy", "aten::_neg_view_copy", "aten::expand_copy"})
+"""Copies whose view would overlap itself, or put off a conjugation that ``view_as_real`` must not meet."""
 
 
 def _nothing(*args: Any, **kwargs: Any) -> Any:
@@ -132,7 +132,7 @@ def lower_call(call: Call, device: torch.device, generator: torch.Generator) -> 
     assert isinstance(op, OpOverload)
     name = op._name
     short = op._schema.name.partition("::")[2]
-    if name in _IDENTITIES or (name in _COPIES and call.inputs[0] is call.outputs[0] and _is_strided(call)):
+    if name in _IDENTITIES or (name in _COPIES and _is_same(call)):
         return Step(_nothing, short, call.args, aliases=((0,),), identity=(0,))
     if name in _RESHAPES:
         return Step(torch.reshape, "reshape", call.args[:2], aliases=((0,),))
@@ -250,13 +250,16 @@ def _kind(example: Any) -> Any:
     return type(example)
 
 
-def _is_strided(call: Call) -> bool:
-    return dict(call.kwargs).get("layout") in (None, torch.strided)
+def _is_same(call: Call) -> bool:
+    """Whether a copy has the layout of its operand. A complex one may be there to carry a conjugation out."""
+    shape = call.inputs[0]
+    strided = dict(call.kwargs).get("layout") in (None, torch.strided)
+    return strided and shape is call.outputs[0] and not shape.dtype.is_complex
 
 
 def _view_behind(op: OpOverload) -> OpOverload | None:
     """``aten.permute`` for ``aten.permute_copy``, and so on: no copy where only the values matter."""
-    if op._schema.name in _OVERLAPPING or not op._schema.name.startswith("aten::"):
+    if op._schema.name in _STAY_COPIES or not op._schema.name.startswith("aten::"):
         return None
     packet = getattr(torch.ops.aten, op._schema.name[len("aten::") :].removesuffix("_copy"), None)
     found = None if packet is None else matching_overload(op, packet)

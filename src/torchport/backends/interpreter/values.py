@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import torch
 from torch._ops import OpOverload
 
 from torchport.backends.interpreter.aliasing import operand_indices
@@ -13,6 +12,7 @@ from torchport.backends.interpreter.layout import is_dense
 from torchport.backends.interpreter.steps import Step
 from torchport.ir.call import Call
 from torchport.ir.graph import Graph
+from torchport.ir.inference import is_dynamic
 from torchport.ir.node import Node
 from torchport.ir.shape import Shape
 
@@ -131,8 +131,8 @@ class Values:
 
 
 def _has_dynamic_output(node: Node) -> bool:
-    op = node.op
-    return isinstance(op, OpOverload) and torch.Tag.dynamic_output_shape in op.tags
+    call = node.call
+    return isinstance(call.op, OpOverload) and is_dynamic(call.op, call.args, dict(call.kwargs), call.inputs)
 
 
 class Memory:

@@ -1,0 +1,98 @@
+"""``torch.autocast`` on the device: the same operators and the same policies as on the CPU.
+
+PyTorch registers autocast kernels for its own devices in C++ macros; which operators they cover can be asked, so the
+list follows the installed version.
+
+Source: aten/src/ATen/autocast_mode.cpp, ``TORCH_LIBRARY_IMPL(aten, AutocastCPU, m)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchport.lazy import active
+
+_LOWER_PRECISION = frozenset(
+    """
+    _addmm_activation _convolution.deprecated _native_multi_head_attention addbmm addmm baddbmm bmm conv1d
+    conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d conv_transpose2d.input
+    conv_transpose3d.input linalg_vecdot linear matmul mkldnn_rnn_layer mm prelu scaled_dot_product_attention
+    """.split()
+)
+_PROMOTE = frozenset({"stack", "cat", "index_copy"})
+_KEY = "AutocastPrivateUse1"
+
+
+def _map(args: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(args, torch.Tensor):
+        return convert(args) if _is_eligible(args) else args
+    if isinstance(args, (list, tuple)):
+        return type(args)(_map(a, convert) for a in args)
+    return args
+
+
+def _is_eligible(tensor: torch.Tensor) -> bool:
+    """Only floating-point tensors of this device, and never float64, take part in autocasting."""
+    return tensor.device.type == active.device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
+
+
+def _widest(args: Any, found: torch.dtype) -> torch.dtype:
+    if isinstance(args, torch.Tensor):
+        if _is_eligible(args) and args.dtype is torch.float32:
+            return torch.float32
+        return found
+    if isinstance(args, (list, tuple)):
+        for a in args:
+            found = _widest(a, found)
+    return found
+
+
+def _kernel(op: Any, name: str) -> Callable[..., Any]:
+    key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(key_set):
+            if name in _LOWER_PRECISION:
+                dtype = torch.get_autocast_dtype(active.device_type)
+            elif name in _PROMOTE:
+                dtype = _widest(args, torch.get_autocast_dtype(active.device_type))
+            else:
+                dtype = torch.float32
+
+            def convert(tensor: torch.Tensor) -> torch.Tensor:
+                return tensor.to(dtype)
+
+            return op(*_map(args, convert), **{k: _map(v, convert) for k, v in kwargs.items()})
+
+    return kernel
+
+
+def register_autocast(overload: Callable[[str], Any]) -> list[torch.library.Library]:
+    """Registers the policies, and lets every other operator pass.
+
+    Args:
+        overload: finds the ATen overload of a dispatcher name.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    for full_name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU"):
+        name = full_name.removeprefix("aten::")
+        if full_name.startswith("aten::"):
+            library.m.impl(name, _KEY, _lazy_kernel(overload, name), False)  # type: ignore[union-attr]
+    rest = torch.library.Library("_", "IMPL")
+    rest.fallback(torch.library.fallthrough_kernel, _KEY)
+    return [library, rest]
+
+
+def _lazy_kernel(overload: Callable[[str], Any], name: str) -> Callable[..., Any]:
+    kernel: Callable[..., Any] | None = None
+
+    def first_call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kernel
+        if kernel is None:
+            kernel = _kernel(overload(name), name)
+        return kernel(*args, **kwargs)
+
+    return first_call

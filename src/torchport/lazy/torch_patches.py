@@ -1,0 +1,182 @@
+"""What Python can mend of PyTorch for a device that is registered from Python.
+
+The hooks that PyTorch 2.13 exposes to Python say no more than that the device is there. Each patch below names the
+function of PyTorch that it replaces and why; tests/lazy/test_torch_patches.py tells when one is no longer needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from torchport.config import settings
+from torchport.errors import DeviceUnavailableError
+from torchport.lazy import active
+from torchport.lazy.sync import sync as barrier
+
+
+def _device_module() -> Any:
+    return getattr(torch, active.device_type)
+
+
+def _is_ours() -> bool:
+    accelerator = torch._C._accelerator_getAccelerator()
+    return accelerator is not None and accelerator.type == active.device_type
+
+
+def _patch_accelerator() -> None:
+    """``torch.accelerator``: synchronize and the memory figures raise for a guard and an allocator from Python."""
+
+    def replace(owner: Any, name: str, ours: Any) -> None:
+        original = getattr(owner, name)
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return ours(*args, **kwargs) if _is_ours() else original(*args, **kwargs)
+
+        function.__name__, function.__doc__ = name, original.__doc__
+        setattr(owner, name, function)
+
+    def synchronize(device: Any = None, /) -> None:
+        _device_module().synchronize(device)
+
+    def set_device_index(device: Any, /) -> None:
+        _device_module().set_device(device)
+
+    replace(torch.accelerator, "synchronize", synchronize)
+    for name in ("set_device_index", "set_device_idx"):
+        replace(torch.accelerator, name, set_device_index)
+    for name in (
+        "empty_cache",
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+        "memory_stats",
+        "reset_peak_memory_stats",
+    ):
+        ours = getattr(_device_module(), name)
+        for owner in (torch.accelerator, torch.accelerator.memory):
+            if hasattr(owner, name):
+                replace(owner, name, ours)
+
+
+class _GeneratorType(type):
+    """Makes ``torch.Generator(device)`` say what to do where PyTorch has no way to make one."""
+
+    def __call__(cls, device: Any = "cpu") -> Any:
+        if torch.device(device).type == active.device_type:
+            raise DeviceUnavailableError(
+                f"torch.Generator(device={str(device)!r}): PyTorch cannot make a generator for a device that is "
+                'registered from Python. Use torch.Generator("cpu"): operators on '
+                f"{active.device_type!r} take it as generator=, and draw the numbers that the CPU would draw."
+            )
+        return torch._C.Generator(device)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, torch._C.Generator)
+
+
+def _patch_generator() -> None:
+    """``torch.Generator``: its C++ error asks for C++ hooks."""
+    torch.Generator = _GeneratorType("Generator", (), {"__doc__": torch._C.Generator.__doc__})  # type: ignore[misc]
+
+
+def _crosses(module: torch.nn.Module, function: Any) -> bool:
+    """Whether ``module._apply(function)`` moves its tensors to this device or from it."""
+    for tensor in [*module.parameters(), *module.buffers()]:
+        probe = function(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
+        return (probe.device.type == active.device_type) != (tensor.device.type == active.device_type)
+    return False
+
+
+def _patch_module_apply() -> None:
+    """``nn.Module._apply``: a parameter stays the same object when it moves, as on CUDA, so ties and optimizers live.
+
+    Whether a tensor's data may be replaced in place is a list of devices in C++ that ours is not on; swapping the
+    tensor's insides, PyTorch's own alternative, keeps the object. Where it cannot be swapped (something in an autograd
+    graph that is still alive, say), PyTorch makes a new parameter, and ties within the module are made again.
+    """
+    original = torch.nn.Module._apply
+
+    def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+        if torch.__future__.get_swap_module_params_on_conversion() or not _crosses(self, fn):
+            return original(self, fn, recurse)
+        sites = _swap_parameters(self, fn, recurse)
+        result = original(self, fn, recurse)
+        for module, name, first_module, first_name in sites:
+            module._parameters[name] = first_module._parameters[first_name]
+        return result
+
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+_Tie = tuple[torch.nn.Module, str, torch.nn.Module, str]
+
+
+def _swap_parameters(module: torch.nn.Module, function: Any, recurse: bool) -> list[_Tie]:
+    """Moves every parameter that can be swapped; returns the ties among those that cannot."""
+    first: dict[int, tuple[torch.nn.Module, str] | None] = {}
+    ties: list[_Tie] = []
+    for child in module.modules() if recurse else [module]:
+        if isinstance(child, torch.nn.RNNBase):
+            child._flat_weight_refs = []  # as RNNBase._apply does; it makes them again
+        for name, parameter in child._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) in first:
+                site = first[id(parameter)]
+                if site is not None:
+                    ties.append((child, name, *site))
+            else:
+                first[id(parameter)] = None if _swap(parameter, function) else (child, name)
+    return ties
+
+
+def _swap(parameter: torch.nn.Parameter, function: Any) -> bool:
+    grad = parameter.grad
+    with torch.no_grad():
+        moved = torch.nn.Parameter(function(parameter.detach()), parameter.requires_grad)
+        moved_grad = None if grad is None else function(grad)
+    moved.__dict__.update(parameter.__dict__)
+    moved.__class__ = parameter.__class__
+    parameter.grad = None
+    try:
+        torch.utils.swap_tensors(parameter, moved)
+    except RuntimeError:
+        parameter.grad = grad
+        return False
+    parameter.grad = moved_grad
+    return True
+
+
+def _patch_printing() -> None:
+    """``torch._tensor_str._tensor_str``: formats on the host, not with one device operation per number."""
+    original = torch._tensor_str._tensor_str
+
+    def _tensor_str(self: torch.Tensor, indent: int) -> str:
+        if self.device.type == active.device_type and self.layout is torch.strided:
+            self = self.detach().cpu()
+        return original(self, indent)  # type: ignore[no-untyped-call,no-any-return]
+
+    torch._tensor_str._tensor_str = _tensor_str
+
+
+def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if settings.barrier_after_optimizer_step and active.trace.operations:
+        barrier()
+
+
+def install() -> None:
+    """Applies all patches, and the barrier after ``optimizer.step()``."""
+    _patch_accelerator()
+    _patch_generator()
+    _patch_module_apply()
+    _patch_printing()
+    register_optimizer_step_post_hook(_after_optimizer_step)
+
+

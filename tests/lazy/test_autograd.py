@@ -1,0 +1,524 @@
+"""Autograd above the device: everything that PyTorch's own engine offers, with the CPU as the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.functional import hessian, hvp, jacobian, vjp
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from lazy.cases.oracle import BARRIERS, D, Program, check, compare, data, made
+
+import torchport
+
+Sync = Callable[[], None]
+
+
+@pytest.fixture(params=BARRIERS)
+def barrier(request: pytest.FixtureRequest) -> str:
+    """Where the program meets a barrier."""
+    return str(request.param)
+
+
+# -- double backward -------------------------------------------------------------------------------------------------
+
+
+def gradient_penalty(D: str, sync: Sync) -> object:
+    model = made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 1)), D)
+    x = data(D, 5, 3).requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    sync()
+    penalty = (gradient.norm(2, dim=1) - 1).square().mean()
+    penalty.backward()
+    return gradient, penalty, x.grad, [p.grad for p in model.parameters()]
+
+
+def third_derivative(D: str, sync: Sync) -> object:
+    x = data(D, 4).requires_grad_()
+    y = x.sin().sum()
+    derivatives = []
+    for _ in range(3):
+        (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        derivatives.append(y)
+        sync()
+    return derivatives
+
+
+def through_convolution(D: str, sync: Sync) -> object:
+    x = data(D, 1, 2, 5, 5).requires_grad_()
+    w = data(D, 3, 2, 3, 3, seed=2).requires_grad_()
+    (gx,) = torch.autograd.grad(nn.functional.conv2d(x, w).tanh().sum(), x, create_graph=True)
+    sync()
+    gx.square().sum().backward()
+    return gx, w.grad, x.grad
+
+
+def through_batch_norm(D: str, sync: Sync) -> object:
+    norm = made(lambda: nn.BatchNorm1d(3), D)
+    x = data(D, 6, 3).requires_grad_()
+    (gx,) = torch.autograd.grad((norm(x) ** 3).sum(), x, create_graph=True)
+    sync()
+    gx.square().sum().backward()
+    return gx, x.grad, [p.grad for p in norm.parameters()]
+
+
+def through_views_and_writes(D: str, sync: Sync) -> object:
+    x = data(D, 4, 4).requires_grad_()
+    y = x.exp() * 1
+    y[1:] *= x[:3]
+    sync()
+    (gx,) = torch.autograd.grad(y.t().square().sum(), x, create_graph=True)
+    gx.sum().backward()
+    return gx, x.grad
+
+
+def maml_inner_step(D: str, sync: Sync) -> object:
+    w = data(D, 3, 2).requires_grad_()
+    x, y = data(D, 4, 3, seed=2), data(D, 4, 2, seed=3)
+    fast = w
+    for _ in range(2):
+        (g,) = torch.autograd.grad((x @ fast - y).square().mean(), fast, create_graph=True)
+        fast = fast - 0.1 * g
+        sync()
+    (x @ fast - y).square().mean().backward()
+    return fast, w.grad
+
+
+DOUBLE = [
+    gradient_penalty,
+    third_derivative,
+    through_convolution,
+    through_batch_norm,
+    through_views_and_writes,
+    maml_inner_step,
+]
+
+
+@pytest.mark.parametrize("program", DOUBLE, ids=lambda f: f.__name__)
+def test_double_backward(program: Program, barrier: str) -> None:
+    check(program, barrier, rtol=1e-4, atol=1e-5)
+
+
+def f(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin() * x.sum()).pow(2).sum()
+
+
+def test_derivatives_by_autograd_functional() -> None:
+    def program(D: str, sync: Sync) -> object:
+        x, v = data(D, 4), data(D, 4, seed=2)
+        return jacobian(torch.tanh, x), hessian(f, x), hvp(f, x, v), vjp(f, x, torch.ones((), device=D))
+
+    check(program)
+
+
+def test_gradcheck_and_gradgradcheck_pass_on_the_device() -> None:
+    x = data(D, 3, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: x.sin() * x.cumsum(0), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: x.sin() * x[1:].sum(), (x,))
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+
+def retained_graph(D: str, sync: Sync) -> object:
+    x = data(D, 4).requires_grad_()
+    y = (x.exp() * x).sum()
+    y.backward(retain_graph=True)
+    sync()
+    y.backward()
+    return x.grad
+
+
+def retained_gradient(D: str, sync: Sync) -> object:
+    x = data(D, 4).requires_grad_()
+    y = x * 3
+    y.retain_grad()
+    sync()
+    y.square().sum().backward()
+    return y.grad, x.grad
+
+
+def several_roots_and_given_gradients(D: str, sync: Sync) -> object:
+    x = data(D, 4).requires_grad_()
+    a, b = x * 2, x.sin()
+    sync()
+    torch.autograd.backward([a, b], [torch.ones(4, device=D), data(D, 4, seed=2)])
+    return x.grad
+
+
+def accumulated(D: str, sync: Sync) -> object:
+    x = data(D, 4).requires_grad_()
+    held = None
+    for i in range(3):
+        (x * (i + 1)).sum().backward()
+        held = held if held is not None else x.grad
+        sync()
+    assert held is x.grad, "the gradient is accumulated in place"
+    return x.grad
+
+
+def allowed_unused_and_materialised(D: str, sync: Sync) -> object:
+    x, unused = data(D, 4).requires_grad_(), data(D, 3).requires_grad_()
+    y = x.square().sum()
+    sync()
+    none = torch.autograd.grad(y, [x, unused], allow_unused=True, retain_graph=True)
+    zeros = torch.autograd.grad(y, [x, unused], materialize_grads=True)
+    return list(none), list(zeros)
+
+
+def batched_gradients(D: str, sync: Sync) -> object:
+    x = data(D, 3).requires_grad_()
+    y = x.square()
+    sync()
+    return torch.autograd.grad(y, x, torch.eye(3, device=D), is_grads_batched=True)
+
+
+def grad_modes(D: str, sync: Sync) -> object:
+    x = data(D, 3).requires_grad_()
+    with torch.no_grad():
+        a = x * 2
+        with torch.enable_grad():
+            b = x * 3
+    with torch.inference_mode():
+        c = x * 4
+    sync()
+    return a, b, c.clone(), x.detach(), x.detach().requires_grad_()
+
+
+def a_gradient_that_is_replaced(D: str, sync: Sync) -> object:
+    x = data(D, 3).requires_grad_()
+    x.grad = torch.ones(3, device=D)
+    (x * 2).sum().backward()
+    sync()
+    x.grad.zero_()
+    (x * 5).sum().backward()
+    return x.grad
+
+
+def an_expanded_gradient(D: str, sync: Sync) -> object:
+    x = data(D, 3, 4).requires_grad_()
+    x.sum().backward()  # the gradient arrives as an expanded scalar
+    sync()
+    x.grad[0, 0] = 7
+    return x.grad
+
+
+ENGINE = [
+    retained_graph,
+    retained_gradient,
+    several_roots_and_given_gradients,
+    accumulated,
+    allowed_unused_and_materialised,
+    batched_gradients,
+    grad_modes,
+    a_gradient_that_is_replaced,
+    an_expanded_gradient,
+]
+
+
+@pytest.mark.parametrize("program", ENGINE, ids=lambda f: f.__name__)
+def test_the_engines_options(program: Program, barrier: str) -> None:
+    check(program, barrier)
+
+
+@pytest.mark.parametrize("device", ["cpu", D])
+def test_a_second_backward_without_retain_graph_is_refused(device: str) -> None:
+    y = data(device, 3).requires_grad_().exp().sum()
+    y.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.backward()
+
+
+@pytest.mark.parametrize("device", ["cpu", D])
+def test_a_leaf_that_requires_grad_cannot_be_written_in_place(device: str) -> None:
+    w = data(device, 3).requires_grad_()
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad is being used in an in-place"):
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="view of a leaf Variable"):
+        w[0] = 1
+
+
+@pytest.mark.parametrize("device", ["cpu", D])
+def test_a_gradient_of_the_wrong_shape_is_refused(device: str) -> None:
+    w = data(device, 3).requires_grad_()
+    with pytest.raises(RuntimeError, match="shape"):
+        (w * 2).backward(torch.ones(4, device=device))
+    with pytest.raises(RuntimeError, match="size"):
+        w.grad = torch.ones(4, device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", D])
+def test_a_gradient_of_another_device_is_refused(device: str) -> None:
+    w = data(device, 3).requires_grad_()
+    other = D if device == "cpu" else "cpu"
+    if other == device:
+        pytest.skip("one device only")
+    with pytest.raises(RuntimeError, match="device"):
+        w.grad = torch.ones(3, device=other)
+
+
+# -- hooks -----------------------------------------------------------------------------------------------------------
+
+
+def tensor_hooks(D: str, sync: Sync) -> object:
+    seen: list[torch.Tensor] = []
+    x = data(D, 3).requires_grad_()
+    x.register_hook(lambda g: seen.append(g) or g * 2)
+    y = x * 3
+    y.register_hook(lambda g: g + 1)
+    removed = y.register_hook(lambda g: g * 100)
+    removed.remove()
+    sync()
+    y.square().sum().backward()
+    return x.grad, seen
+
+
+def accumulation_hooks(D: str, sync: Sync) -> object:
+    seen: list[torch.Tensor] = []
+
+    def halve(p: torch.Tensor) -> None:
+        seen.append(p.grad.clone())
+        p.grad.mul_(0.5)
+
+    x = data(D, 3).requires_grad_()
+    x.register_post_accumulate_grad_hook(halve)
+    for _ in range(2):
+        x.sin().sum().backward()
+        sync()
+    return x.grad, seen
+
+
+def module_hooks(D: str, sync: Sync) -> object:
+    seen: list[Any] = []
+    layer = made(lambda: nn.Linear(3, 2), D)
+    layer.register_forward_pre_hook(lambda m, a: (a[0] * 2,))
+    layer.register_forward_hook(lambda m, a, y: y + 1)
+    layer.register_full_backward_hook(lambda m, gi, go: seen.append(go[0].clone()) or (gi[0] * 3,))
+    layer.register_full_backward_pre_hook(lambda m, go: (go[0] * 0.5,))
+    x = data(D, 4, 3).requires_grad_()
+    y = layer(x)
+    sync()
+    y.square().sum().backward()
+    return y, x.grad, seen, [p.grad for p in layer.parameters()]
+
+
+def saved_tensors_packed(D: str, sync: Sync) -> object:
+    x = data(D, 3).requires_grad_()
+    with saved_tensors_hooks(lambda t: t.detach() * 1, lambda t: t * 2):
+        y = x.exp() * x
+    sync()
+    y.sum().backward()
+    return x.grad
+
+
+def saved_on_the_host(D: str, sync: Sync) -> object:
+    x = data(D, 3, 3).requires_grad_()
+    with save_on_cpu():
+        y = (x @ x).tanh()
+    sync()
+    y.sum().backward()
+    return x.grad
+
+
+def a_hook_that_reads(D: str, sync: Sync) -> object:
+    norms: list[float] = []
+    x = data(D, 3).requires_grad_()
+    x.register_hook(lambda g: norms.append(g.norm().item()))
+    (x * 2).square().sum().backward()
+    return x.grad, norms
+
+
+HOOKS = [
+    tensor_hooks,
+    accumulation_hooks,
+    module_hooks,
+    saved_tensors_packed,
+    saved_on_the_host,
+    a_hook_that_reads,
+]
+
+
+@pytest.mark.parametrize("program", HOOKS, ids=lambda f: f.__name__)
+def test_hooks_run_and_their_results_are_used(program: Program, barrier: str) -> None:
+    check(program, barrier)
+
+
+def test_an_optimizer_in_the_backward_pass() -> None:
+    def program(D: str, sync: Sync) -> object:
+        model = made(lambda: nn.Linear(3, 2), D)
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+        def apply(p: torch.Tensor) -> None:
+            optimizers[p].step()
+            optimizers[p].zero_grad()
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(apply)
+        for _ in range(3):
+            model(data(D, 4, 3)).square().mean().backward()
+        return [p.detach() for p in model.parameters()]
+
+    check(program)
+
+
+# -- checkpointing ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_checkpointing(use_reentrant: bool, dropout: float, barrier: str) -> None:
+    def program(D: str, sync: Sync) -> object:
+        first = made(lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(dropout), nn.Tanh()), D)
+        second = made(lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(dropout)), D)
+        x = data(D, 5, 4).requires_grad_()
+        y = checkpoint(first, x, use_reentrant=use_reentrant)
+        sync()
+        y = checkpoint(second, y, use_reentrant=use_reentrant)
+        sync()
+        y.square().sum().backward()
+        return y, x.grad, [p.grad for m in (first, second) for p in m.parameters()]
+
+    check(program, barrier)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_a_sequence_and_with_keywords(use_reentrant: bool) -> None:
+    def program(D: str, sync: Sync) -> object:
+        model = made(lambda: nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))), D)
+        x = data(D, 2, 3).requires_grad_()
+        y = checkpoint_sequential(model, 2, x, use_reentrant=use_reentrant)
+        y.sum().backward()
+        return y, x.grad, [p.grad for p in model.parameters()]
+
+    check(program)
+
+
+def test_checkpointing_under_autocast_recomputes_in_the_same_dtype() -> None:
+    def program(D: str, sync: Sync) -> object:
+        layer = made(lambda: nn.Linear(4, 4), D)
+        x = data(D, 2, 4).requires_grad_()
+        with torch.autocast(D, torch.bfloat16):
+            y = checkpoint(layer, x, use_reentrant=False)
+        y.float().sum().backward()
+        return y, x.grad
+
+    check(program, rtol=2e-2, atol=2e-2)
+
+
+# -- custom functions, anomalies -------------------------------------------------------------------------------------
+
+
+class Exp(torch.autograd.Function):
+    """Saves its result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: float) -> torch.Tensor:
+        y = (x * scale).exp()
+        ctx.save_for_backward(y)
+        ctx.scale = scale
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (y,) = ctx.saved_tensors
+        return g * y * ctx.scale, None
+
+
+class ClampInPlace(torch.autograd.Function):
+    """Writes to its argument and passes the gradient straight through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x.clamp_(-0.5, 0.5)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g
+
+
+class TwoOutputs(torch.autograd.Function):
+    """One output has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, indices = x.max(0)
+        ctx.mark_non_differentiable(indices)
+        ctx.save_for_backward(indices)
+        ctx.sizes = x.shape
+        return values, indices
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor, _: Any) -> torch.Tensor:
+        (indices,) = ctx.saved_tensors
+        return torch.zeros(ctx.sizes, device=g.device).scatter_(0, indices[None], g[None])
+
+
+def custom_functions(D: str, sync: Sync) -> object:
+    x = data(D, 4, 3).requires_grad_()
+    y = Exp.apply(x, 0.5)
+    sync()
+    z = ClampInPlace.apply(y * 1)
+    values, indices = TwoOutputs.apply(z)
+    sync()
+    (values * 2).sum().backward()
+    return y, z, values, indices, x.grad
+
+
+def custom_function_twice_differentiated(D: str, sync: Sync) -> object:
+    x = data(D, 4).requires_grad_()
+    (g,) = torch.autograd.grad(Exp.apply(x, 2.0).sum(), x, create_graph=True)
+    sync()
+    g.sum().backward()
+    return g, x.grad
+
+
+@pytest.mark.parametrize(
+    "program", [custom_functions, custom_function_twice_differentiated], ids=lambda f: f.__name__
+)
+def test_functions_with_gradients_of_their_own(program: Program, barrier: str) -> None:
+    check(program, barrier)
+
+
+# PyTorch says each time that anomaly mode is slow.
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_anomaly_mode_names_the_forward_operation() -> None:
+    x = torch.zeros(2, device=D, requires_grad=True)
+    with (
+        pytest.warns(UserWarning, match="Error detected in SqrtBackward0"),
+        torch.autograd.detect_anomaly(check_nan=True),
+        pytest.raises(RuntimeError, match="returned nan values"),
+    ):
+        (x.sqrt() * 0).sum().backward()
+
+
+# PyTorch says each time that anomaly mode is slow.
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_anomaly_mode_lets_a_healthy_step_pass() -> None:
+    def program(D: str, sync: Sync) -> object:
+        with torch.autograd.detect_anomaly():
+            x = data(D, 3).requires_grad_()
+            x.exp().sum().backward()
+        return x.grad
+
+    check(program)
+
+
+def test_a_gradient_graph_may_cross_the_devices() -> None:
+    w = data("cpu", 3).requires_grad_()
+    y = (w.to(D) * 2).cpu() * 3
+    y.sum().backward()
+    assert w.grad is not None
+    compare(torch.full((3,), 6.0), w.grad, on_device=False)
+    there = data(D, 3).requires_grad_()
+    (there.cpu() ** 2).sum().backward()
+    torchport.sync()
+    assert there.grad is not None
+    assert there.grad.device.type == torch.device(D).type
+    torch.testing.assert_close(there.grad.cpu(), data("cpu", 3) * 2)
