@@ -1,18 +1,124 @@
-"""torchport plugs any compiler into PyTorch, in Python: importing it registers the device ``"port"`` with torch."""
+"""torchport plugs any compiler into PyTorch, in Python.
 
-from __future__ import annotations
+Importing it registers the device ``"port"`` with torch. Operations on tensors of that device are deferred, traced into
+a graph, and compiled and executed by the active backend at a barrier, or when a value is read::
 
-from torchport import metrics
-from torchport.lazy.registration import register_device, register_kernels
-from torchport.lazy.device_module import DeviceModule
-from torchport.lazy.sync import sync, wait_device_ops
-from torchport.lazy.switch import use
-from torchport.lazy.rng import manual_seed
+    import torch, torchport
+
+    model = model.to("port")
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = loss_function(model(x.to("port")), y.to("port"))
+        loss.backward()
+        optimizer.step()          # a barrier: the step is one graph
+
+The names below are the public ones.
+"""
+
+from torchport import debug, errors, metrics
+from torchport.backend import (
+    Availability,
+    BackendData,
+    BackendDevice,
+    BackendDeviceType,
+    BackendImplInterface,
+    BackendRegistrar,
+    Capabilities,
+    Computation,
+    IrBuilder,
+    LazyTensor,
+    LoweringContext,
+    Node,
+    NullBackend,
+    RecordingBackend,
+    Shape,
+    Support,
+    SyncCause,
+    Value,
+    backends,
+    get_backend,
+    get_ir_builder,
+    has_backend,
+    register_backend,
+)
+from torchport.config import settings
+from torchport.debug import explain
+from torchport.errors import (
+    BackendBusyError,
+    BackendError,
+    BackendNotAvailableError,
+    BackendRegistrationError,
+    DeviceUnavailableError,
+    ExecutionError,
+    IRSyntaxError,
+    NoActiveBackendError,
+    SettingError,
+    StrictModeError,
+    TorchportError,
+    UnknownBackendError,
+    UnsupportedOperationError,
+)
 from torchport.lazy.eager import executed_fallback_ops
-register_device(DeviceModule())
-register_kernels()
-from torchport.lazy.storage_support import install
-install()
-from torchport.lazy import torch_patches
-torch_patches.install()
+from torchport.lazy.rng import manual_seed
+from torchport.lazy.setup import set_up as _set_up
+from torchport.lazy.strict import set_strict
+from torchport.lazy.switch import use
+from torchport.lazy.sync import sync, wait_device_ops
+
+__version__ = "0.1.0"
+
 mark_step = sync
+"""The barrier by the name that PyTorch's lazy core and PyTorch/XLA give it."""
+
+_set_up()
+
+__all__ = [
+    "Availability",
+    "BackendBusyError",
+    "BackendData",
+    "BackendDevice",
+    "BackendDeviceType",
+    "BackendError",
+    "BackendImplInterface",
+    "BackendNotAvailableError",
+    "BackendRegistrar",
+    "BackendRegistrationError",
+    "Capabilities",
+    "Computation",
+    "DeviceUnavailableError",
+    "ExecutionError",
+    "IRSyntaxError",
+    "IrBuilder",
+    "LazyTensor",
+    "LoweringContext",
+    "NoActiveBackendError",
+    "Node",
+    "NullBackend",
+    "RecordingBackend",
+    "SettingError",
+    "Shape",
+    "StrictModeError",
+    "Support",
+    "SyncCause",
+    "TorchportError",
+    "UnknownBackendError",
+    "UnsupportedOperationError",
+    "Value",
+    "backends",
+    "debug",
+    "errors",
+    "executed_fallback_ops",
+    "explain",
+    "get_backend",
+    "get_ir_builder",
+    "has_backend",
+    "manual_seed",
+    "mark_step",
+    "metrics",
+    "register_backend",
+    "set_strict",
+    "settings",
+    "sync",
+    "use",
+    "wait_device_ops",
+]

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import torchport
 from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Capabilities
-from torchport.cli import app, bench, main
+from torchport.cli import app, backends, bench, main
 from torchport.cli.app import COMMANDS
 from torchport.cli.problem import CommandError, require_packages
 from torchport.errors import ExecutionError, UnknownBackendError
@@ -119,7 +118,7 @@ def three_backends(monkeypatch: pytest.MonkeyPatch) -> None:
         "alpha": Availability(True, "", "1.2", Capabilities(random=True, eager_random_stream=True)),
         "beta": Availability(False, "needs beta, not installed.\npip install beta"),
     }
-    monkeypatch.setattr(torchport, "backends", lambda: found, raising=False)
+    monkeypatch.setattr(backends, "known_backends", lambda: found)
 
 
 @pytest.mark.usefixtures("three_backends")

@@ -22,7 +22,7 @@ class LazyTensor:
     Attributes:
         shape: the storage's own layout, dense and at offset 0; ``value`` has these sizes.
         value: the contents; a device-data node's value when materialised; ``None`` when never written.
-        views: values of views of the current contents, by layout; dropped at every write.
+        views: a trace, and the values there of views of the current contents, by layout; dropped at every write.
         host: a host copy of the current contents, kept while parts of them are being read; dropped at every write.
         device_index: the index of the virtual device.
         unique_id: numbers them in order of creation.
@@ -34,7 +34,7 @@ class LazyTensor:
     def __init__(self, shape: Shape, value: Value | None, unique_id: int, device_index: int = 0) -> None:
         self.shape = shape
         self.value = value
-        self.views: dict[Any, Value] | None = None
+        self.views: tuple[Any, dict[Any, Any]] | None = None
         self.host: Any = None
         self.device_index = device_index
         self.unique_id = unique_id

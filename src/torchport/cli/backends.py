@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-import torchport
+from torchport.backend.registry import backends as known_backends
 
 SUMMARY = "each backend: PASS with its version, or the reason and the remedy"
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the backends by name; returns 0, since a backend that is not installed is no failure."""
-    found = dict(sorted(torchport.backends().items()))
+    found = dict(sorted(known_backends().items()))
     if arguments.json:
         print(json.dumps({name: dataclasses.asdict(availability) for name, availability in found.items()}, indent=2))
         return 0

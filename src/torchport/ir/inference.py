@@ -16,6 +16,14 @@ from torchport.ir.shape import Shape
 _PROBE_LIMIT_BYTES = 1 << 30
 """A probe on the CPU allocates its operands; above this it is not tried and the meta kernel's error stands."""
 
+_PROBED_FIRST = frozenset(
+    """
+    native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+    _fft_c2c _fft_c2r _fft_r2c linalg_eig _linalg_eigh _linalg_svd _linalg_det linalg_lu_factor_ex linalg_inv_ex
+    """.split()
+)
+"""Operators whose meta kernels describe another device's results: other sizes of saved statistics, other strides."""
+
 
 class DynamicOutput(Exception):
     """The sizes of the result depend on values: the operator cannot be deferred past the next one.
@@ -71,12 +79,13 @@ def infer(
         raise DynamicOutput(
             tuple(None if s is None else Shape(s.dtype, s.sizes, s.strides, (True,) * len(s.sizes)) for s in found)
         )
+    first = "cpu" if op._opname in _PROBED_FIRST else "meta"
     try:
-        return _run(op, args, kwargs, inputs, numbers, "meta")
+        return _run(op, args, kwargs, inputs, numbers, first)
     except Exception as meta_error:
         # Meta kernels are missing for some operators, and where they raise their text is not always eager's: what a
         # CPU kernel says of operands of these shapes decides.
-        if sum(s.nbytes for s in inputs) > _PROBE_LIMIT_BYTES:
+        if first == "cpu" or sum(s.nbytes for s in inputs) > _PROBE_LIMIT_BYTES:
             raise
         try:
             return _run(op, args, kwargs, inputs, numbers, "cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -28,14 +29,16 @@ _backend: BackendImplInterface | None = None
 _builder: IrBuilder | None = None
 
 
+activate_default: Callable[[], None]
+"""Activates the backend of the settings; set by ``lazy.switch``, which builds on this module."""
+
+
 def backend() -> BackendImplInterface:
     """The active backend; the one of the settings is activated at the first use."""
     global _backend
     if _backend is None:
         if not has_backend():
-            from torchport.lazy.switch import use
-
-            use(settings.backend)
+            activate_default()
         _backend = _get_backend()
     return _backend
 
@@ -58,7 +61,7 @@ def backend_device() -> BackendDevice:
     return backend().get_backend_device(torch.device(settings.device_name, 0))
 
 
-def forget() -> None:
+def forget(*_: object) -> None:
     """Looks everything up again at the next use: the backend has changed."""
     global _backend, _builder, generation
     generation += 1

@@ -23,6 +23,7 @@ from torchport.lazy.sync import data_of, launch, view_of_storage, with_strides
 from torchport.lazy.tensor import dense_shape, lazy_tensor_of, new_tensor
 from torchport.runtime.events import EventKind, record_event
 
+aten = torch.ops.aten
 _fallbacks: dict[str, int] = {}
 
 
@@ -130,9 +131,15 @@ class _HostArguments:
         if given is None or given.device.type != active.device_type:
             return
         if given.shape != moved.shape or given.stride() != moved.stride():
-            torch.ops.aten.resize_(given, list(moved.shape))
-            if given.stride() != moved.stride():
-                torch.ops.aten.as_strided_(given, moved.shape, moved.stride())
+            # Resized, perhaps into another layout: the whole storage is taken over.
+            storage = moved.untyped_storage()
+            flat = torch.empty(0, dtype=moved.dtype, device=moved.device).set_(storage)
+            value, shape = upload(flat.cpu(), Shape(flat.dtype, tuple(flat.shape)))
+            grown = new_tensor(shape, value).untyped_storage()
+            aten.set_.source_Storage_storage_offset(
+                given, grown, moved.storage_offset(), list(moved.shape), list(moved.stride())
+            )
+            return
         lazy: LazyTensor = lazy_tensor_of(given)
         shape = lazy.shape
         whole = view_of_storage(moved, (shape.sizes, shape.strides, 0, shape.dtype))

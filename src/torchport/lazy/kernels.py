@@ -122,6 +122,7 @@ def _mutating_kernel(info: Operator) -> Kernel:
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
     in_place = tuple(m for m in info.mutations if not m.is_out)
     position = {m.name: m.position for m in info.mutations}
+    defaults = _missing_defaults(op, functional)
 
     def written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         at = position[name]
@@ -134,6 +135,8 @@ def _mutating_kernel(info: Operator) -> Kernel:
             for m in info.mutations:
                 if _is_foreign(written(m.name, args, kwargs)):
                     return eager.run(op, args, kwargs, "its result goes to another device", count=False)
+            if len(args) < len(defaults):
+                args += defaults[len(args) :]
             found = collect(info, args, kwargs, outs)
             if outs:
                 # The dtype of ``out`` can decide in which dtype the operator computes.
@@ -156,6 +159,17 @@ def _mutating_kernel(info: Operator) -> Kernel:
             return result
 
     return kernel
+
+
+def _missing_defaults(op: OpOverload, functional: OpOverload) -> tuple[Any, ...]:
+    """Positional defaults of ``op`` up to the last one that its functional form has no default for."""
+    own = [a for a in op._schema.arguments if not a.kwarg_only]
+    theirs = [a for a in functional._schema.arguments if not a.kwarg_only]
+    needed = 0
+    for i, (a, b) in enumerate(zip(own, theirs, strict=False)):
+        if a.has_default_value() and not b.has_default_value():
+            needed = i + 1
+    return tuple(a.default_value if a.has_default_value() else None for a in own[:needed])
 
 
 def _functional_arguments(

@@ -67,17 +67,16 @@ def add_value(call: Call, operands: tuple[Value, ...], numbers: tuple[Any, ...] 
 def read_view(lazy: LazyTensor, layout: Layout) -> tuple[Value, Shape]:
     """The value of a view of a storage's contents, and its shape."""
     views = lazy.views
-    if views is None:
-        views = lazy.views = {}
-    found: Any = views.get(layout)
-    if found is None:
+    if views is None or views[0] is not active.trace:
         if lazy.value is None:
             write_unwritten(lazy)
-            views = lazy.views = {}
+        views = lazy.views = (active.trace, {})
+    found: tuple[Value, Shape] | None = views[1].get(layout)
+    if found is None:
         assert lazy.value is not None
         plan = plan_view(lazy.shape, layout)
-        found = views[layout] = (plan.read(add_value, lazy.value), plan.shape)
-    return found  # type: ignore[no-any-return]
+        found = views[1][layout] = (plan.read(add_value, lazy.value), plan.shape)
+    return found
 
 
 def read(tensor: torch.Tensor) -> tuple[Value, Shape]:

@@ -27,7 +27,7 @@ from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadat
 # Composite kernels that are right for us as they are: views, wrappers around other operators, queries.
 _LEFT_TO_PYTORCH = frozenset(
     """
-    alias detach detach_ t t_ transpose.int transpose_ permute expand select.int slice.Tensor diagonal unbind.int
+    alias as_strided_ detach detach_ t t_ transpose.int transpose_ permute expand select.int slice.Tensor diagonal unbind.int
     split.Tensor split_with_sizes squeeze squeeze.dim squeeze.dims squeeze_ squeeze_.dim squeeze_.dims unsqueeze
     unsqueeze_ view.dtype _conj _neg_view _fw_primal _make_dual _unsafe_view _lazy_clone lift lift_fresh
     _reshape_copy indices values crow_indices col_indices ccol_indices row_indices dense_dim sparse_dim is_coalesced

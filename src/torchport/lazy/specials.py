@@ -13,7 +13,7 @@ import torch
 
 from torchport import metrics
 from torchport.backend import Shape, Value
-from torchport.ir.call import Call, number
+from torchport.ir.call import Call, number, operand
 from torchport.ir.inference import infer
 from torchport.lazy import active
 from torchport.lazy.recording import Entry, cut_if_due, read, upload, write
@@ -96,31 +96,37 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
             host = src.detach().to(device="cpu", dtype=self.dtype)
             value, shape = upload(host)
         else:
-            if src.is_conj() or src.is_neg():
-                src = src.resolve_conj().resolve_neg()
-            value, shape = read(src)
+            value, shape = _read_resolved(src)
             metrics.increment("lazy::copy")
             if shape.dtype is not self.dtype:
                 value = _cast(value, self.dtype)
         if shape.sizes != tuple(self.shape):
             _check_broadcast(src, self)
             value = _broadcast(value, shape.sizes, tuple(self.shape))
-        if self.is_conj():
-            node_call = _unary_call(aten.conj_physical.default, value.shape)
-            value = Value(active.trace.add(active.builder(), node_call, (value,)))
-        if self.is_neg():
-            node_call = _unary_call(aten.neg.default, value.shape)
-            value = Value(active.trace.add(active.builder(), node_call, (value,)))
-        write(self, value)
+        write(self, _with_bits(self, value))
         if active.trace.operations >= active.max_pending():
             active.cut_due = True
             cut_if_due()
     return self
 
 
-def _unary_call(op: Any, shape: Shape) -> Call:
-    from torchport.ir.call import operand
+def _read_resolved(tensor: torch.Tensor) -> tuple[Value, Shape]:
+    """A tensor's value with its conjugate and negative bits applied: the operators here see them, others do not."""
+    value, shape = read(tensor)
+    return _with_bits(tensor, value), shape
 
+
+def _with_bits(tensor: torch.Tensor, value: Value) -> Value:
+    if tensor.is_conj():
+        call = _unary_call(aten.conj_physical.default, value.shape)
+        value = Value(active.trace.add(active.builder(), call, (value,)))
+    if tensor.is_neg():
+        call = _unary_call(aten.neg.default, value.shape)
+        value = Value(active.trace.add(active.builder(), call, (value,)))
+    return value
+
+
+def _unary_call(op: Any, shape: Shape) -> Call:
     return Call(op, (operand(0),), (), (shape,), infer(op, (operand(0),), {}, (shape,), []))
 
 
@@ -129,8 +135,6 @@ def _cast(value: Value, dtype: torch.dtype) -> Value:
 
 
 def _broadcast(value: Value, sizes: tuple[int, ...], target: tuple[int, ...]) -> Value:
-    from torchport.ir.call import operand
-
     while len(sizes) > len(target):
         # copy_ drops leading dimensions of size 1.
         shape = Shape(value.shape.dtype, sizes)
@@ -148,9 +152,10 @@ def _check_broadcast(src: torch.Tensor, self: torch.Tensor) -> None:
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    return host_tensor(tensor, lazy_tensor_of(tensor))
+    host = host_tensor(tensor, lazy_tensor_of(tensor))
+    if tensor.is_conj():
+        host = host.conj_physical()
+    return -host if tensor.is_neg() else host
 
 
 def to_copy(
@@ -177,7 +182,7 @@ def to_copy(
             value, shape = upload(host, shape)
             return new_tensor(shape, value)
     with LOCK:
-        value, shape = read(self)
+        value, shape = _read_resolved(self)
         out = _like(self, dtype or self.dtype, memory_format)
         metrics.increment("lazy::_to_copy")
         if out.dtype is not shape.dtype:
@@ -193,8 +198,6 @@ def _like(tensor: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_
 
 def _laid_out(value: Value, shape: Shape, out: Shape) -> Value:
     """A value, copied into another layout where that changes; layouts are for speed, values have none."""
-    from torchport.ir.call import operand
-
     if out.strides == shape.strides or not (out.is_contiguous and is_dense(out)):
         return value
     call = Call(
@@ -210,7 +213,7 @@ def _laid_out(value: Value, shape: Shape, out: Shape) -> Value:
 def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """``aten::clone``: a storage of its own with the same contents, which costs nothing until one is written."""
     with LOCK:
-        value, shape = read(self)
+        value, shape = _read_resolved(self)
         metrics.increment("lazy::clone")
         out = _like(self, self.dtype, memory_format)
         return new_tensor(out, _laid_out(value, shape, out))

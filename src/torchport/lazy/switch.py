@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from torchport.backend import BackendData, BackendImplInterface, LazyTensor, SyncCause, Value, activate
+from torchport.backend import BackendData, BackendImplInterface, LazyTensor, SyncCause, Value, activate, default_registry
 from torchport.config import settings
 from torchport.lazy import active, rng
 from torchport.lazy.source import user_location
@@ -39,16 +39,29 @@ def _finish_pending() -> None:
     executor.wait_all()
 
 
+def _activate_default() -> None:
+    use(settings.backend)
+
+
+active.activate_default = _activate_default
+default_registry().add_listener(active.forget)
+
+
 def _migrate(old: BackendImplInterface, new: BackendImplInterface) -> None:
     device = new.get_backend_device(torch.device(settings.device_name, 0))
     moved: dict[int, BackendData] = {}
+    tensors: list[tuple[LazyTensor, BackendData]] = []
     # Nothing lists the live tensors, so that making one costs no registration; a switch is rare and may search.
     for tensor in [o for o in gc.get_objects() if type(o) is LazyTensor]:
         data = tensor.data
         if data is None or data.error is not None:
             continue
+        tensors.append((tensor, data))
         if id(data) not in moved:
             host = old.make_tensor_from_computation_data(data)
             moved[id(data)] = new.make_computation_data_from_tensor(host, data.shape, device)
-        tensor.value = Value(new.get_ir_builder().make_device_data(moved[id(data)]))
+    # Only when all are there: an upload that fails leaves everything on the old backend.
+    leaves = {key: Value(new.get_ir_builder().make_device_data(data)) for key, data in moved.items()}
+    for tensor, data in tensors:
+        tensor.value = leaves[id(data)]
         tensor.views = None

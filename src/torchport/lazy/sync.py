@@ -32,7 +32,7 @@ from torchport.lazy.source import user_location
 from torchport.lazy.trace import LOCK, Trace
 from torchport.runtime.cache import LruCache
 from torchport.runtime.events import EventKind, record_event
-from torchport.runtime.execution import Execution, executor, raise_once
+from torchport.runtime.execution import Execution, executor, raise_once, wait_device_ops
 
 _MARK_STEP = metrics.counter("MarkStep")
 _IMPLICIT_SYNC = metrics.counter("ImplicitSync")
@@ -71,17 +71,6 @@ def sync(wait: bool = False) -> None:
     launch(SyncCause.BARRIER, user_location() if settings.source_lines else None)
     if wait:
         wait_device_ops()
-
-
-def wait_device_ops() -> None:
-    """Waits until everything that was launched has ended; launches nothing.
-
-    Raises:
-        ExecutionError: a computation failed, and nothing has raised its error yet.
-    """
-    from torchport.runtime.execution import wait_device_ops as wait
-
-    wait()
 
 
 def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> None:

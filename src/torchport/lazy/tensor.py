@@ -47,6 +47,11 @@ _DTYPE_CODES = {
     torch.complex64: (5, 64),
     torch.complex128: (5, 128),
     torch.bool: (6, 8),
+    torch.float8_e4m3fn: (10, 8),
+    torch.float8_e4m3fnuz: (11, 8),
+    torch.float8_e5m2: (12, 8),
+    torch.float8_e5m2fnuz: (13, 8),
+    torch.float8_e8m0fnu: (14, 8),
 }
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object

@@ -1,0 +1,1 @@
+"""What both doors share: the compile cache, execution in order, and the log of what happened."""

@@ -6,7 +6,6 @@ calls ``sync()`` between its statements wherever a barrier might change somethin
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +17,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import torchport
+from torchport.config import settings
 
-D = os.environ.get("TORCHPORT_TEST_DEVICE", "port")
+D = settings.device_name
 
 BARRIERS = ("no barrier", "barrier after", "barrier between")
 """Never; once, after the last statement; after every statement that the program marks."""

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lazy.cases.oracle import D, counted, data, digits, no_compile
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
 import torchport
+from lazy.cases.oracle import D, counted, data, digits, no_compile
 
 Optimizer = Callable[..., optim.Optimizer]
 

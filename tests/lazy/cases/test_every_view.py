@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from lazy.cases.oracle import D, check, data
 
 Make = Callable[[str], torch.Tensor]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from lazy.cases.oracle import D, check, compare, counted, counter, data, digits, no_compile
 
 import torchport
+from lazy.cases.oracle import D, check, compare, counted, counter, data, digits, no_compile
 from torchport import metrics
 from torchport.backend import Node
 from torchport.backend.capabilities import Support

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from lazy.cases.oracle import D, check, counted, counter, data
 from torch import nn
 
 import torchport
+from lazy.cases.oracle import D, check, counted, counter, data
 from torchport.config import override
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lazy.cases.oracle import D as DEVICE
-from lazy.cases.oracle import check, compare, data, made, no_compile
 from torch import nn, optim
 
 import torchport
+from lazy.cases.oracle import D as DEVICE
+from lazy.cases.oracle import check, compare, data, made, no_compile
 
 Sync = Callable[[], None]
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn, optim
+
 from lazy.cases.oracle import D as DEVICE
 from lazy.cases.oracle import check, data, digits, made
-from torch import nn, optim
 
 Sync = Callable[[], None]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from lazy.cases.oracle import D, counter, data
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import torchport
+from lazy.cases.oracle import D, counter, data
 
 BACKEND_PROBE = """
 import os, sys

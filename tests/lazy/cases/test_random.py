@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from lazy.cases.oracle import Program, check, counted, data, no_compile, run
-from lazy.cases.oracle import D as DEVICE
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchport
+from lazy.cases.oracle import D as DEVICE
+from lazy.cases.oracle import Program, check, counted, data, no_compile, run
 
 Sync = Callable[[], None]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from lazy.cases.oracle import D, check, data, digits, made
 from torch import nn
 
 import torchport
+from lazy.cases.oracle import D, check, data, digits, made
 
 Sync = Callable[[], None]
 

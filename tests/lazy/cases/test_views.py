@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from lazy.cases.oracle import D, Program, check, data
 
 Sync = Callable[[], None]

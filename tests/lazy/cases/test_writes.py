@@ -1,4 +1,4 @@
-"""In-place writes: through autograd, through several views, by every writing call; clones and aliases (cases 5 to 8)."""
+"""In-place writes: under autograd, through several views, by every writing call; clones, aliases (cases 5 to 8)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from lazy.cases.oracle import D, Program, check, data
 
 Sync = Callable[[], None]

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from torchport.backends.interpreter.values import Memory, Values
 from torchport.ir.shape import Shape
 
-
 _MAY_ALLOCATE = frozenset({"gelu", "tril", "triu"})
 """Their in-place forms may take memory: for another library's kernel, or to make the operand contiguous."""
 

@@ -82,6 +82,7 @@ def _dies_here(values: Values, memory: Memory, node: int, time: int) -> bool:
     return (
         not memory.holds_parameter[group]
         and not memory.holds_result[group]
+        and not memory.overlaps[group]
         and memory.last_use[group] <= time
         and all(memory.find(v) != group for v in others)
     )

@@ -130,6 +130,9 @@ def lower_call(call: Call, device: torch.device, generator: torch.Generator) -> 
         return Step(_nothing, "tensor_list", call.args, aliases=aliases, identity=tuple(range(len(call.outputs))))
     op = call.op
     assert isinstance(op, OpOverload)
+    if op is torch.ops.aten._efficientzerotensor.default:
+        # That one has no memory, and not every kernel knows.
+        op = torch.ops.aten.zeros.default
     name = op._name
     short = op._schema.name.partition("::")[2]
     if name in _IDENTITIES or (name in _COPIES and _is_same(call)):

@@ -135,12 +135,16 @@ def _has_dynamic_output(node: Node) -> bool:
     return isinstance(call.op, OpOverload) and is_dynamic(call.op, call.args, dict(call.kwargs), call.inputs)
 
 
+_MAY_OVERLAP = frozenset({"as_strided", "broadcast_to", "expand", "expand_as", "unfold"})
+
+
 class Memory:
     """Which values may share memory, as classes that are merged as nodes are placed in an order.
 
     Attributes:
         last_use: class → the last time at which one of its values is read.
-        holds_parameter, holds_result: classes that must not be written to.
+        holds_parameter, holds_result, overlaps: classes that must not be written to; the last have a view in which two
+            elements may be one place in memory, whatever layout the trace saw.
         nbytes: class → the size of its largest value.
     """
 
@@ -150,6 +154,7 @@ class Memory:
         self.last_use = list(last_use)
         self.holds_parameter = bytearray(values.count)
         self.holds_result = bytearray(values.count)
+        self.overlaps = bytearray(values.count)
         self.nbytes = [0 if s is None else s.nbytes for s in values.shapes]
         for v in values.parameters:
             self.holds_parameter[v] = 1
@@ -174,6 +179,7 @@ class Memory:
         self.last_use[a] = max(self.last_use[a], self.last_use[b])
         self.holds_parameter[a] |= self.holds_parameter[b]
         self.holds_result[a] |= self.holds_result[b]
+        self.overlaps[a] |= self.overlaps[b]
         self.nbytes[a] = max(self.nbytes[a], self.nbytes[b])
 
     def place(self, node: int) -> None:
@@ -184,3 +190,5 @@ class Memory:
         for out, sources in zip(self._values.outputs_of(node), step.aliases, strict=True):
             for source in sources:
                 self.merge(read[source], out)
+            if step.name in _MAY_OVERLAP:
+                self.overlaps[self.find(out)] = 1
