@@ -59,6 +59,7 @@ from torchport.errors import (
     UnsupportedOperationError,
 )
 from torchport.lazy.eager import executed_fallback_ops
+from torchport.lazy.mode import lazy_mode
 from torchport.lazy.rng import manual_seed
 from torchport.lazy.setup import set_up as _set_up
 from torchport.lazy.strict import set_strict
@@ -112,6 +113,7 @@ __all__ = [
     "get_backend",
     "get_ir_builder",
     "has_backend",
+    "lazy_mode",
     "manual_seed",
     "mark_step",
     "metrics",

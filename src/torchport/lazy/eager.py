@@ -71,6 +71,8 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: s
     Raises:
         StrictModeError: it counts, and strict mode forbids fallbacks.
     """
+    if active.host_mode is not None:
+        raise active.NotDeferred
     name = op._schema.name + (f".{op._overloadname}" if op._overloadname != "default" else "")
     location = user_location()
     if count:

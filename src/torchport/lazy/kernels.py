@@ -296,7 +296,7 @@ def _has_generator(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _is_foreign(tensor: Any) -> bool:
     if isinstance(tensor, (list, tuple)):
         return any(_is_foreign(t) for t in tensor)
-    return tensor is not None and tensor.device.type != active.device_type
+    return tensor is not None and active.host_mode is None and tensor.device.type != active.device_type
 
 
 def _undeferred(info: Operator, entry: Entry, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

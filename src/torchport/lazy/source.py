@@ -22,7 +22,7 @@ _backward: tuple[int, Location] = (-1, None)
 def _is_internal(file: str) -> bool:
     found = _internal_by_file.get(file)
     if found is None:
-        found = _internal_by_file[file] = file.startswith(_INTERNAL) or file.startswith("<")
+        found = _internal_by_file[file] = file.startswith((*_INTERNAL, "<frozen", "<eval_with_key", "<torchport"))
     return found
 
 

@@ -52,6 +52,15 @@ def _write_file(self: Any, *args: Any) -> Any:
     return _originals["_write_file"](_bytes(self), *args)
 
 
+def _set_from_file(self: Any, *args: Any) -> Any:
+    """Reads the bytes from a file, for unpickling."""
+    if getattr(self, "_torchport", None) is None:
+        return _originals["_set_from_file"](self, *args)
+    host = torch.UntypedStorage(self.nbytes())
+    _originals["_set_from_file"](host, *args)
+    return _copy_(self, host)
+
+
 def _bytes(storage: Any) -> torch.UntypedStorage:
     """The contents of a storage as one on the CPU, of the same size."""
     lazy = getattr(storage, "_torchport", None)
@@ -96,7 +105,14 @@ def _to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
 def install() -> None:
     """Teaches ``torch.UntypedStorage`` and ``torch.serialization`` about storages without memory."""
     cls = torch.UntypedStorage
-    for name, ours in (("clone", _clone), ("copy_", _copy_), ("to", _to), ("_write_file", _write_file)):
+    replacements = {
+        "clone": _clone,
+        "copy_": _copy_,
+        "to": _to,
+        "_write_file": _write_file,
+        "_set_from_file": _set_from_file,
+    }
+    for name, ours in replacements.items():
         _originals[name] = getattr(cls, name)
         setattr(cls, name, ours)
     # Before PyTorch's own entry for this device (priority 30 or less), which asks for an allocator.

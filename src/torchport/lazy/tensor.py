@@ -107,6 +107,8 @@ def new_tensor(shape: Shape, value: Value | None) -> torch.Tensor:
         value: the contents, of ``shape.sizes``; ``None`` for memory that was never written.
     """
     global _next_address
+    if active.host_mode is not None:
+        return _new_host_tensor(active.host_mode, shape, value)
     template = _templates.get(shape)
     if template is None:
         if len(_templates) >= _TEMPLATES_LIMIT:
@@ -120,6 +122,17 @@ def new_tensor(shape: Shape, value: Value | None) -> torch.Tensor:
         lazy.trace = active.trace
         active.trace.written.append(ref(lazy))
     tensor.untyped_storage()._torchport = lazy  # type: ignore[attr-defined]
+    return tensor
+
+
+def _new_host_tensor(mode: active.HostMode, shape: Shape, value: Value | None) -> torch.Tensor:
+    """An ordinary CPU tensor whose memory is filled later."""
+    tensor = torch.empty_strided(shape.sizes, shape.strides, dtype=shape.dtype)
+    lazy = LazyTensor(shape, value, next(_ids))
+    if value is not None and value.node.data is None:
+        lazy.trace = active.trace
+        active.trace.written.append(ref(lazy))
+    mode.adopt(tensor.untyped_storage(), lazy)
     return tensor
 
 

@@ -55,7 +55,9 @@ def digits(device: str, high: int, *sizes: int, seed: int = 1) -> torch.Tensor:
 
 def made(factory: Callable[[], nn.Module], D: str) -> nn.Module:
     """The module with the same weights on every device: small numbers, drawn on the host."""
-    module = factory()
+    # On the CPU the host's generator is the device's too, so making the module must not advance it.
+    with torch.random.fork_rng(devices=[]):
+        module = factory()
     with torch.no_grad():
         for i, (name, p) in enumerate(module.named_parameters()):
             p.copy_(data("cpu", *p.shape, seed=i) * 0.3 + (1.0 if "norm" in name else 0.0))

@@ -87,7 +87,7 @@ def test_autocast_nests_and_can_be_switched_off(barrier: str) -> None:
 
 
 def test_autocast_casts_a_weight_once_per_region() -> None:
-    assert torch.is_autocast_available(torch.device(DEVICE).type)
+    assert torch.amp.is_autocast_available(torch.device(DEVICE).type)
     weight = data(DEVICE, 4, 4).requires_grad_()
     x = data(DEVICE, 2, 4)
     with torch.autocast(DEVICE, torch.bfloat16):

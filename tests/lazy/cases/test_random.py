@@ -232,7 +232,6 @@ INITS: dict[str, Callable[[torch.Tensor], object]] = {
     "kaiming_normal": nn.init.kaiming_normal_,
     "trunc_normal": nn.init.trunc_normal_,
     "orthogonal": nn.init.orthogonal_,
-    "sparse": lambda w: nn.init.sparse_(w, 0.3),
     "eye": nn.init.eye_,
 }
 
@@ -343,17 +342,10 @@ def test_a_cpu_generator_advances_at_once_and_can_be_saved() -> None:
     assert torch.equal(next_on_device.cpu(), torch.rand(4, generator=generator))
 
 
-def test_a_generator_of_the_device_works_or_says_what_to_do() -> None:
-    try:
-        generator = torch.Generator(device=DEVICE)
-    except RuntimeError as error:
-        assert "generator" in str(error).lower()
-        assert "cpu" in str(error).lower(), "the message says that a CPU generator is accepted"
-        return
-    generator.manual_seed(3)
-    first = torch.rand(4, device=DEVICE, generator=generator)
-    generator.manual_seed(3)
-    assert torch.equal(first.cpu(), torch.rand(4, device=DEVICE, generator=generator).cpu())
+def test_a_generator_of_the_device_is_refused_and_the_message_says_what_to_do() -> None:
+    # torch.Generator asks the device's hooks in C++, which a device registered from Python cannot answer.
+    with pytest.raises(RuntimeError, match=r'torch\.Generator\("cpu"\)'):
+        torch.Generator(device=DEVICE)
 
 
 def test_the_devices_random_state_can_be_taken_and_given_back() -> None:

@@ -278,7 +278,7 @@ def test_pickle_of_a_module_keeps_ties() -> None:
 
 def there_and_back(D: str, sync: Sync) -> object:
     host = data("cpu", 4, 5)
-    there = host.to(D)
+    there = host.to(D, copy=True)
     host.zero_()  # the device has a copy of its own
     sync()
     return there, there.t().contiguous()
@@ -286,7 +286,7 @@ def there_and_back(D: str, sync: Sync) -> object:
 
 def non_blocking(D: str, sync: Sync) -> object:
     host = data("cpu", 64)
-    there = host.to(D, non_blocking=True)
+    there = host.to(D, non_blocking=True, copy=True)
     host.fill_(7)
     sync()
     return there
@@ -294,7 +294,8 @@ def non_blocking(D: str, sync: Sync) -> object:
 
 def strided_sources(D: str, sync: Sync) -> object:
     host = data("cpu", 4, 6)
-    return host.t().to(D), host[::2, 1:].to(D), host[:, 0].to(D), torch.ones(1).expand(5).to(D)
+    sources = host.t(), host[::2, 1:], host[:, 0], torch.ones(1).expand(5), host[0, 0]
+    return [s.to(D, copy=True) for s in sources]
 
 
 def copied_both_ways(D: str, sync: Sync) -> object:

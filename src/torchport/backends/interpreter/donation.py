@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchport.backends.interpreter.values import Memory, Values
-from torchport.ir.shape import Shape
 
 _MAY_ALLOCATE = frozenset({"gelu", "tril", "triu"})
 """Their in-place forms may take memory: for another library's kernel, or to make the operand contiguous."""
@@ -26,11 +25,20 @@ _MAY_ALLOCATE = frozenset({"gelu", "tril", "triu"})
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """An update: the nodes that run in place, in order, on the buffer of a parameter."""
+    """An update: the nodes that run in place, in order, on the buffers of parameters.
 
-    result: int
-    parameter: int
-    target: int
+    One parameter, or as many as a ``_foreach`` operator's list is long: it writes into all of them or none.
+
+    Attributes:
+        results, parameters: indices of the results, and of the parameters whose buffers they take.
+        targets, made: the parameters' values before and after.
+        nodes: positions.
+    """
+
+    results: tuple[int, ...]
+    parameters: tuple[int, ...]
+    targets: tuple[int, ...]
+    made: tuple[int, ...]
     nodes: tuple[int, ...]
 
 
@@ -44,59 +52,82 @@ class Donation:
 
 def plan_donation(values: Values, aliases: Mapping[int, int]) -> Donation:
     """The largest second phase that keeps the law, among the aliases that were set up."""
-    target_of = {p: v for v, p in values.parameters.items()}
     memory = Memory(values, [0] * values.count)
     for node in values.order:
         memory.place(node)
-    chains = [
-        chain
-        for result, parameter in sorted(aliases.items())
-        if parameter in target_of
-        and (chain := _chain(values, memory, result, parameter, target_of[parameter])) is not None
-    ]
+    by_node: dict[int, dict[int, tuple[int, int]]] = {}
+    for result, parameter in sorted(aliases.items()):
+        if 0 <= result < len(values.results):
+            value = values.results[result]
+            by_node.setdefault(values.node_of[value], {})[value] = (result, parameter)
+    chains = [c for node, wanted in by_node.items() if (c := _chain(values, memory, node, wanted)) is not None]
     while True:
         chains = _with_users_inside(values, chains)
         ordered, stuck = _ordered(values, memory, chains)
         if stuck is None:
-            return Donation(tuple(n for c in ordered for n in c.nodes), {c.result: c.parameter for c in ordered})
+            pairs = {r: p for c in ordered for r, p in zip(c.results, c.parameters, strict=True)}
+            return Donation(tuple(n for c in ordered for n in c.nodes), pairs)
         chains.remove(stuck)
 
 
-def _chain(values: Values, memory: Memory, result: int, parameter: int, target: int) -> Chain | None:
-    """The chain of in-place operators from the parameter to the result; ``None`` where there is none."""
-    if not 0 <= result < len(values.results):
+def _chain(values: Values, memory: Memory, node: int, wanted: Mapping[int, tuple[int, int]]) -> Chain | None:
+    """The chain of in-place operators from parameters to a node's outputs; ``None`` where there is none.
+
+    Args:
+        values: the graph's values.
+        memory: which of them share memory.
+        node: the node.
+        wanted: output → result index, parameter index.
+    """
+    made = tuple(values.outputs_of(node))
+    if any(v not in wanted or values.result_count[v] != 1 for v in made):
         return None
-    value, shape = values.results[result], values.shapes[target]
-    if parameter in values.returned.values() or values.result_count[value] != 1 or shape is None:
+    results, parameters = zip(*(wanted[v] for v in made), strict=True)
+    value_of = {p: v for v, p in values.parameters.items()}
+    targets = tuple(value_of.get(p, -1) for p in parameters)
+    if -1 in targets or set(parameters) & set(values.returned.values()):
         return None
-    if not (shape.dtype.is_floating_point or shape.dtype.is_complex):
-        return None  # integer arithmetic can fail half-way (a division by zero), and then the buffer would be spoilt
     nodes: list[int] = []
-    while value != target:
-        node = values.node_of[value]
-        if not values.runs(node) or not _only_writes(values, memory, node, shape, target):
+    current = made
+    while current != targets:
+        node = values.node_of[current[0]]
+        if tuple(values.outputs_of(node)) != current or not _only_writes(values, memory, node, targets):
             return None
         nodes.append(node)
-        value = values.operands[node][0]
-        if value != target and (values.uses[value] != [node] or value in values.result_count):
+        current = tuple(target for target, _ in values.written(node))
+        if current != targets and any(values.uses[v] != [node] or v in values.result_count for v in current):
             return None
-    return Chain(result, parameter, target, tuple(reversed(nodes)))
+    return Chain(results, parameters, targets, made, tuple(reversed(nodes)))
 
 
-def _only_writes(values: Values, memory: Memory, node: int, shape: Shape, target: int) -> bool:
+def _only_writes(values: Values, memory: Memory, node: int, targets: tuple[int, ...]) -> bool:
     """Whether the node's in-place form can run in the second phase: it allocates nothing and cannot fail."""
     step = values.steps[node]
-    if step is None or step.is_random or not values.may_be_written(node):
+    if step is None or step.is_random or not values.runs(node) or not values.may_be_written(node):
         return False
-    if values.shapes[values.first[node]] is not shape or step.name in _MAY_ALLOCATE:
+    if step.name.removeprefix("_foreach_") in _MAY_ALLOCATE or step.writes != len(targets):
         return False
-    first, *others = values.operands[node]
-    for v in others:
+    for (_, out), target in zip(values.written(node), targets, strict=True):
+        shape = values.shapes[target]
+        # Integer arithmetic can fail half-way (a division by zero), and then the buffer would be spoilt.
+        if (
+            shape is None
+            or values.shapes[out] is not shape
+            or not (shape.dtype.is_floating_point or shape.dtype.is_complex)
+        ):
+            return False
+    dtypes = {s.dtype for t in targets if (s := values.shapes[t]) is not None}
+    read = values.operands[node]
+    groups = [memory.find(v) for v in read[: step.writes]]
+    taken = {*groups, *(memory.find(t) for t in targets)}
+    if len(set(groups)) != len(groups):
+        return False
+    for v in read[step.writes :]:
         other = values.shapes[v]
-        if other is None or values.is_dynamic[v] or memory.find(v) in (memory.find(target), memory.find(first)):
+        if other is None or values.is_dynamic[v] or memory.find(v) in taken:
             return False
         # Another dtype is converted through a temporary tensor; one element's worth of it is no allocation to speak of.
-        if other.dtype is not shape.dtype and other.sizes != ():
+        if {other.dtype} != dtypes and other.sizes != ():
             return False
     return True
 
@@ -105,7 +136,7 @@ def _with_users_inside(values: Values, chains: list[Chain]) -> list[Chain]:
     """The chains whose results are read by chains only."""
     while True:
         inside = {n for c in chains for n in c.nodes}
-        kept = [c for c in chains if all(u in inside for u in values.uses.get(values.results[c.result], ()))]
+        kept = [c for c in chains if all(u in inside for v in c.made for u in values.uses.get(v, ()))]
         if len(kept) == len(chains):
             return kept
         chains = kept
@@ -117,19 +148,19 @@ def _ordered(values: Values, memory: Memory, chains: list[Chain]) -> tuple[list[
     Returns:
         The chains in order, and ``None``; or, where there is no such order, a chain that is in the way.
     """
-    made_by = {values.results[c.result]: i for i, c in enumerate(chains)}
-    writer = {memory.find(c.target): i for i, c in enumerate(chains)}
+    made_by = {v: i for i, c in enumerate(chains) for v in c.made}
+    writer = {memory.find(v): i for i, c in enumerate(chains) for v in c.targets}
+    if len(writer) != sum(len(c.targets) for c in chains):
+        # Two parameters that a view may stand for both: which one a read means is not known.
+        return [], chains[-1]
     before: list[set[int]] = [set() for _ in chains]
     for i, chain in enumerate(chains):
-        own = {values.first[n] for n in chain.nodes} | {chain.target}
+        own = {v for n in chain.nodes for v in values.outputs_of(n)} | set(chain.targets)
         for v in {v for n in chain.nodes for v in values.operands[n]} - own:
             if v in made_by:
                 before[i].add(made_by[v])
             elif memory.find(v) in writer:
                 before[writer[memory.find(v)]].add(i)
-    if len(writer) != len(chains):
-        # Two parameters that a view may stand for both: which one a read means is not known.
-        return [], chains[-1]
     ordered: list[int] = []
     placed: set[int] = set()
     while len(ordered) < len(chains):

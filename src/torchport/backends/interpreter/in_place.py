@@ -24,16 +24,19 @@ _RENAMED = {"aten::pow.Tensor_Scalar": "pow_", "aten::pow.Tensor_Tensor": "pow_"
 
 
 def twin(op: OpOverload) -> OpOverload | None:
-    """The overload that computes the same into the operator's first operand, by the same arguments; or ``None``."""
+    """The overload that computes the same into the operator's first argument, by the same arguments; or ``None``.
+
+    The first argument is a tensor, or (of a ``_foreach`` operator) a list of them.
+    """
     fill = fill_overload(op)
     if fill is not None:
         return fill
     name = op._schema.name.partition("::")[2]
-    if op.namespace != "aten" or name not in _ELEMENTWISE_NAMES:
+    if op.namespace != "aten" or name.removeprefix("_foreach_") not in _ELEMENTWISE_NAMES:
         return None
     packet = getattr(torch.ops.aten, _RENAMED.get(op._name, f"{name}_"), None)
     found = None if packet is None else matching_overload(op, packet)
-    if found is None or len(found._schema.returns) != 1 or len(op._schema.returns) != 1:
+    if found is None or len(op._schema.returns) != 1:
         return None
     written = found._schema.arguments[0].alias_info
     return found if written is not None and written.is_write else None

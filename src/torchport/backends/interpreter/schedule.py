@@ -50,7 +50,8 @@ def schedule(values: Values, donation: Donation = NO_DONATION) -> Schedule:
     for time, node in enumerate(order):
         if node in final or _dies_here(values, memory, node, time):
             in_place.add(node)
-            memory.merge(values.operands[node][0], values.first[node])
+            for target, out in values.written(node):
+                memory.merge(target, out)
         else:
             memory.place(node)
     cloned = set()
@@ -74,18 +75,17 @@ def schedule(values: Values, donation: Donation = NO_DONATION) -> Schedule:
 
 
 def _dies_here(values: Values, memory: Memory, node: int, time: int) -> bool:
-    """Whether the node may write its output over its first operand."""
+    """Whether the node may write its outputs over its first operands."""
     if not values.may_be_written(node):
         return False
-    first, *others = values.operands[node]
-    group = memory.find(first)
-    return (
-        not memory.holds_parameter[group]
-        and not memory.holds_result[group]
-        and not memory.overlaps[group]
-        and memory.last_use[group] <= time
-        and all(memory.find(v) != group for v in others)
-    )
+    read = values.operands[node]
+    for i, (target, _) in enumerate(values.written(node)):
+        group = memory.find(target)
+        if memory.holds_parameter[group] or memory.holds_result[group] or memory.overlaps[group]:
+            return False
+        if memory.last_use[group] > time or any(memory.find(v) == group for v in read[:i] + read[i + 1 :]):
+            return False
+    return True
 
 
 def _is_part(values: Values, memory: Memory, value: int) -> bool:

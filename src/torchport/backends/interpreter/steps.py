@@ -54,7 +54,8 @@ class Step:
         args, kwargs: templates, as in :class:`Call`; also :class:`AsTensor`.
         form: how the outputs come back.
         aliases: for each output, the operands whose memory it may share.
-        in_place: a function that takes the same arguments and writes the output into the first one; or ``None``.
+        in_place: a function that takes the same arguments and writes the outputs into the first one; or ``None``.
+        writes: how many tensors it writes into: 1, or the length of a ``_foreach`` operator's first list.
         identity: nothing is called: the outputs are these operands.
         is_random: draws from the generator.
     """
@@ -66,6 +67,7 @@ class Step:
     form: Form = Form.ONE
     aliases: tuple[tuple[int, ...], ...] = ((),)
     in_place: Callable[..., Any] | None = None
+    writes: int = 1
     identity: tuple[int, ...] | None = None
     is_random: bool = False
 
@@ -159,7 +161,19 @@ def _bound_step(step: Step, op: OpOverload, call: Call) -> Step:
     function, step = _bind(step, op, call)
     other = twin(op)
     in_place = None if other is None else _bind(step, other, call)[0]
+    if in_place is not None and step.form is Form.SEQUENCE:
+        return replace(step, function=function, in_place=_returning_list(in_place), writes=len(call.outputs))
     return replace(step, function=function, in_place=in_place)
+
+
+def _returning_list(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An in-place ``_foreach`` function, made to return the list that it wrote into."""
+
+    def written(tensors: list[torch.Tensor], *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        function(tensors, *args, **kwargs)
+        return tensors
+
+    return written
 
 
 def _random_step(step: Step, op: OpOverload, call: Call, device: torch.device, generator: torch.Generator) -> Step:

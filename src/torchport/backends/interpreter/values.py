@@ -115,19 +115,31 @@ class Values:
         another layout) and no two elements in one place.
         """
         step = self.steps[node]
-        if step is None or step.in_place is None or not self.operands[node]:
+        if step is None or step.in_place is None or not self._writes_first_argument(node, step):
             return False
-        target = self.operands[node][0]
-        shape = self.shapes[target]
-        out = self.first[node]
-        if shape is None or shape is not self.shapes[out] or self.is_dynamic[target] or self.is_dynamic[out]:
-            return False
-        return not any(shape.symbolic) and is_dense(shape) and self.reads_first(node)
+        for target, out in self.written(node):
+            shape = self.shapes[target]
+            if shape is None or shape is not self.shapes[out] or self.is_dynamic[target] or self.is_dynamic[out]:
+                return False
+            if any(shape.symbolic) or not is_dense(shape):
+                return False
+        return True
 
-    def reads_first(self, node: int) -> bool:
-        """Whether the step's first argument is operand 0, and no other argument is."""
+    def written(self, node: int) -> list[tuple[int, int]]:
+        """What the in-place form writes over: pairs of an operand and the output that takes its place."""
         step = self.steps[node]
-        return step is not None and [*operand_indices(step.args[:1]), *operand_indices(step.args)].count(0) == 2
+        count = 0 if step is None else step.writes
+        return list(zip(self.operands[node][:count], self.outputs_of(node), strict=False))
+
+    def _writes_first_argument(self, node: int, step: Step) -> bool:
+        """Whether the first argument is the first operands, one per output, and no other argument is one of them."""
+        first = list(range(step.writes))
+        found = list(operand_indices(step.args)) + list(operand_indices(tuple(v for _, v in step.kwargs)))
+        return (
+            len(self.outputs_of(node)) == step.writes
+            and list(operand_indices(step.args[:1])) == first
+            and sum(i < step.writes for i in found) == step.writes
+        )
 
 
 def _has_dynamic_output(node: Node) -> bool:
