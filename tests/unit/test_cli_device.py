@@ -90,3 +90,9 @@ def test_backends_lists_the_interpreter_with_its_version() -> None:
     finished = run_python("-m", "torchport.cli", "backends")
     assert 0 == finished.returncode, finished.stderr
     assert any(line.startswith("PASS  interpreter") for line in finished.stdout.splitlines())
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    code = "import os, sys; from torchport.cli import main; r, w = os.pipe(); os.close(r); os.dup2(w, 1); main(['backends'])"
+    finished = run_python("-c", code)
+    assert "" == finished.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse ends the process for --help and for a wrong option; main returns a code
         return stop.code if isinstance(stop.code, int) else USAGE_PROBLEM
     try:
-        return COMMANDS[parsed.command].run(parsed)
+        code = COMMANDS[parsed.command].run(parsed)
+        sys.stdout.flush()  # here, where a reader that has gone can still be answered
+        return code
+    except BrokenPipeError:
+        # The reader (such as `head`) has what it wanted. The interpreter flushes stdout once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except KeyboardInterrupt:
         return _complain(f"torchport {parsed.command}: interrupted", INTERRUPTED)
     except (CommandError, UnknownBackendError, BackendNotAvailableError) as problem:

@@ -248,6 +248,7 @@ def build_entry(
             keywords[name] = template(kind, kwargs[name])
     if keywords.get("layout") is torch.strided:
         del keywords["layout"]
+    assert counts == [len(found.operands), len(found.numbers)], f"{op}: the arguments were sorted in two ways"
     inputs = tuple(found.shapes)
     dynamic = False
     try:

@@ -94,7 +94,7 @@ def argument_kind(op: OpOverload, argument: Any) -> Kind:
         return Kind.GENERATOR
     if bare in ("number", "Scalar", "float", "complex"):
         name = argument.name
-        if name in _STATIC_NUMBER_NAMES or (op._schema.name, name) in _STATIC_NUMBERS:
+        if name in _STATIC_NUMBER_NAMES or (op._schema.name.removesuffix("_"), name) in _STATIC_NUMBERS:
             return Kind.CONSTANT
         return Kind.NUMBER
     if bare == "List[number]":
