@@ -93,6 +93,7 @@ def test_backends_lists_the_interpreter_with_its_version() -> None:
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    code = "import os, sys; from torchport.cli import main; r, w = os.pipe(); os.close(r); os.dup2(w, 1); main(['backends'])"
+    closed_pipe = "r, w = os.pipe(); os.close(r); os.dup2(w, 1)"
+    code = f"import os; from torchport.cli import main; {closed_pipe}; main(['backends'])"
     finished = run_python("-c", code)
     assert "" == finished.stderr

@@ -45,6 +45,14 @@ class Graph:
         kept.reverse()
         return Graph(kept, self.results)
 
+    def copy(self) -> Graph:
+        """The same graph of nodes of its own: what keeps it keeps no data that somebody else's leaves stand for."""
+        own: dict[int, Node] = {}
+        for node in self.nodes:
+            operands = tuple(Value(own[id(v.node)], v.index) for v in node.operands)
+            own[id(node)] = Node(node.call, operands, node.numbers, node.location, node.data)
+        return Graph(own.values(), [Value(own[id(v.node)], v.index) for v in self.results])
+
     @property
     def hash(self) -> str:
         """128 bits of BLAKE2b over structure, in hexadecimal: equal in every process, whatever the numbers' values."""

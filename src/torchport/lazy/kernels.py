@@ -14,8 +14,7 @@ from torch._ops import OpOverload
 
 from torchport import metrics
 from torchport.backend import Shape, Value
-from torchport.errors import StrictModeError
-from torchport.ir.inference import infer
+from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.lazy import active, eager
 from torchport.lazy.recording import (
@@ -23,13 +22,13 @@ from torchport.lazy.recording import (
     build_entry,
     collect,
     cut_if_due,
-    read,
     record,
     write,
 )
 from torchport.lazy.schema import Kind, Operator, describe
+from torchport.lazy.specials import resize_output_
 from torchport.lazy.sync import run_graph
-from torchport.lazy.tensor import new_tensor
+from torchport.lazy.tensor import dense_shape, new_tensor
 from torchport.lazy.trace import LOCK
 
 Kernel = Callable[..., Any]
@@ -256,7 +255,7 @@ def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool) -> Non
         RuntimeError: the value's dtype cannot be cast to the tensor's; eager's text.
     """
     if resize and tuple(tensor.shape) != shape.sizes:
-        torch.ops.aten._resize_output_(tensor, list(shape.sizes), tensor.device)
+        resize_output_(tensor, shape.sizes, tensor.device)
         if tuple(tensor.stride()) != shape.strides and tensor.numel() == shape.numel:
             torch.ops.aten.as_strided_(tensor, shape.sizes, shape.strides)
     if tensor.dtype is not shape.dtype:
@@ -309,8 +308,6 @@ def _undeferred(info: Operator, entry: Entry, found: Any, args: tuple[Any, ...],
     found = collect(info, args, kwargs, _NO_NAMES)
     metrics.increment(f"lazy::{info.counter_name}")
     node = Node(entry.call, tuple(found.operands), tuple(found.numbers))
-    from torchport.ir.graph import Graph
-
     wanted = [Value(node, i) for i, s in enumerate(entry.call.outputs) if s is not None]
     data = iter(run_graph(Graph.of_results(wanted), backend, active.backend_device()))
     flat: list[Any] = []
@@ -319,9 +316,6 @@ def _undeferred(info: Operator, entry: Entry, found: Any, args: tuple[Any, ...],
             flat.append(None)
         else:
             d = next(data)
-            dense = eager.dense_shape(Shape(d.shape.dtype, d.shape.sizes, d.shape.strides))
+            dense = dense_shape(Shape(d.shape.dtype, d.shape.sizes, d.shape.strides))
             flat.append(new_tensor(dense, Value(active.builder().make_device_data(d))))
     return pack_results(info.returns, flat)
-
-
-__all__ = ["Kernel", "StrictModeError", "infer", "make_kernel", "pack_results", "read", "store"]

@@ -31,7 +31,7 @@ _LEFT_TO_PYTORCH = frozenset(
     split.Tensor split_with_sizes squeeze squeeze.dim squeeze.dims squeeze_ squeeze_.dim squeeze_.dims unsqueeze
     unsqueeze_ view.dtype _conj _neg_view _fw_primal _make_dual _unsafe_view _lazy_clone lift lift_fresh
     _reshape_copy indices values crow_indices col_indices ccol_indices row_indices dense_dim sparse_dim is_coalesced
-    is_same_size is_pinned _has_same_storage_numel _pin_memory _print _resize_output _resize_output_ resize_as_
+    is_same_size is_pinned _has_same_storage_numel _pin_memory _print _resize_output resize_as_
     _test_autograd_multiple_dispatch.fullcoverage _test_autograd_multiple_dispatch_view empty_like empty_permuted
     new_empty new_empty_strided new_full new_ones new_zeros zeros_like ones_like full_like rand_like randn_like
     randint_like randint_like.low_dtype randint_like.Tensor copy set set.source_Storage set.source_Tensor

@@ -6,6 +6,7 @@ those.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torchport.backend import Shape, Value
 from torchport.ir.call import Call, number, operand
 from torchport.ir.inference import infer
 from torchport.lazy import active
-from torchport.lazy.recording import Entry, cut_if_due, read, upload, write
+from torchport.lazy.recording import cut_if_due, read, upload, write
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import host_tensor
 from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of, new_strided, new_tensor
@@ -299,6 +300,22 @@ def resize_(
     return self
 
 
+def resize_output_(self: torch.Tensor, size: Sequence[int], device: torch.device) -> torch.Tensor:
+    """``aten::_resize_output_``: makes room for a result, with eager's warning when there was another one."""
+    if tuple(self.shape) != tuple(size):
+        if self.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does not "
+                f"match the required output shape {list(size)}. This behavior is deprecated, and in a future PyTorch "
+                "release outputs will not be resized unless they have zero elements. You can explicitly reuse an out "
+                "tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+                UserWarning,
+                stacklevel=2,
+            )
+        resize_(self, size)
+    return self
+
+
 def native_batch_norm(
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -359,9 +376,8 @@ SPECIAL_KERNELS: dict[str, Callable[..., Any]] = {
     "_local_scalar_dense": local_scalar_dense,
     "equal": equal,
     "resize_": resize_,
+    "_resize_output_": resize_output_,
     "native_batch_norm": native_batch_norm,
     "_fused_sdp_choice": fused_sdp_choice,
     "_efficientzerotensor": efficientzerotensor,
 }
-
-__all__ = ["METADATA_OPERATORS", "SPECIAL_KERNELS", "Entry", "metadata_kernel"]

@@ -7,6 +7,8 @@ nothing is computed twice whoever reads what and when. Looking up the compiled c
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,7 +94,7 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
         key = (id(backend), str(device), trace.hash, len(trace.nodes), tuple([v.node.id + v.index for v in results]))
         compiled = _cache.get(key)
         if compiled is None:
-            compiled = _compile(trace, results, holders, backend, device, cause, location)
+            compiled = _compile(trace, results, backend, device, cause, location)
             _cache.limit = settings.compile_cache_entries
             _cache.put(key, compiled)
         else:
@@ -175,57 +177,79 @@ def _keep_pending(held: list[LazyTensor], results: list[Value], holders: list[li
 def _compile(
     trace: Trace,
     results: list[Value],
-    holders: list[list[LazyTensor]],
     backend: BackendImplInterface,
     device: BackendDevice,
     cause: SyncCause,
     location: Location,
 ) -> _Compiled:
     _UNCACHED.value += 1
-    graph = Graph(trace.nodes, results).without_dead_nodes()
+    live = Graph(trace.nodes, results).without_dead_nodes()
+    graph = live.copy()
     where = str(location)
     seen = _last_compile.get(where, 0)
     _last_compile[where] = seen + 1
     why = "first graph on this line" if not seen else f"graph number {seen + 1} on this line differs from those before"
     record_event(EventKind.COMPILE, f"{cause}, {len(graph)} nodes, {why}", location)
-    name = f"graph-{_UNCACHED.value}"
-    context = backend.create_lowering_context(name, device, graph.nodes)
-    context.devices = backend.get_compilation_devices(device, [])
-    context.cause = cause
-    for value in results:
-        context.add_result(value)
     leaf_position = {id(v.node): i for i, v in enumerate(trace.leaves)}
-    alias_uses = []
+    parameters = [leaf_position[id(n)] for n in live.parameters]
+    aliases: list[tuple[int, int]] = []
     if backend.capabilities.input_output_aliasing:
-        parameter_position = {id(n): i for i, n in enumerate(graph.parameters)}
-        for result, parameter in _alias_candidates(results, holders, trace, parameter_position):
-            context.set_up_alias(result, parameter)
-            node = graph.parameters[parameter]
-            uses = sum(v is trace.leaves[leaf_position[id(node)]] for n in trace.nodes for v in n.operands)
-            alias_uses.append((parameter, uses))
-    computation = context.build()
-    (compiled,) = backend.compile([computation])
+        aliases = _alias_candidates(results, {id(n): i for i, n in enumerate(live.parameters)})
+    compiled = lower_and_compile(graph, backend, device, cause, aliases)
+    uses = Counter(id(v) for n in trace.nodes for v in n.operands)
     node_position = {id(n): i for i, n in enumerate(trace.nodes)}
     return _Compiled(
         compiled,
-        [leaf_position[id(n)] for n in computation.graph.parameters],
-        [(node_position[id(n)], i) for n, i in computation.graph.numbers],
-        alias_uses,
+        parameters,
+        [(node_position[id(n)], i) for n, i in live.numbers],
+        [(p, uses[id(trace.leaves[parameters[p]])]) for _, p in aliases],
     )
 
 
-def _alias_candidates(
-    results: list[Value], holders: list[list[LazyTensor]], trace: Trace, parameter_position: dict[int, int]
-) -> list[tuple[int, int]]:
-    """Results that could take the buffer of a parameter: the first operand's, of the same shape, one for one."""
+def lower_and_compile(
+    graph: Graph,
+    backend: BackendImplInterface,
+    device: BackendDevice,
+    cause: SyncCause,
+    aliases: Sequence[tuple[int, int]] = (),
+) -> Computation:
+    """Lowers a graph, asks for its results, and has the backend compile it. The graph's leaves lose their data.
+
+    Args:
+        graph: nodes of its own; the compiled computation keeps it.
+        backend: whose lowering context and compiler.
+        device: the concrete device.
+        cause: what asks for it.
+        aliases: pairs of result and parameter: the result may take the parameter's buffer.
+    """
+    context = backend.create_lowering_context(f"graph-{_UNCACHED.value}", device, graph.nodes)
+    context.devices = backend.get_compilation_devices(device, [])
+    context.cause = cause
+    for value in graph.results:
+        context.add_result(value)
+    for result, parameter in aliases:
+        context.set_up_alias(result, parameter)
+    (compiled,) = backend.compile([context.build()])
+    for leaf in graph.parameters:
+        leaf.data = None  # a cached program must not keep the first batch and the first weights alive
+    return compiled
+
+
+def _alias_candidates(results: list[Value], parameter_position: dict[int, int]) -> list[tuple[int, int]]:
+    """Results that could take the buffer of a parameter: that of the operand they are the new contents of."""
     pairs: list[tuple[int, int]] = []
     taken: set[int] = set()
     for i, value in enumerate(results):
-        for operand in value.node.operands[:1]:
-            parameter = parameter_position.get(id(operand.node))
-            if parameter is not None and parameter not in taken and operand.shape is value.shape:
-                taken.add(parameter)
-                pairs.append((i, parameter))
+        node = value.node
+        # The updated operand comes first; operators on lists return as many results as their first list has.
+        at = value.index if node.call.name.startswith("aten._foreach_") else 0
+        if at >= len(node.operands):
+            continue
+        operand = node.operands[at]
+        parameter = parameter_position.get(id(operand.node))
+        if parameter is not None and parameter not in taken and operand.shape is value.shape:
+            taken.add(parameter)
+            pairs.append((i, parameter))
     return pairs
 
 
@@ -304,11 +328,7 @@ def run_graph(
     entry = _cache.get(key)
     if entry is None:
         _UNCACHED.value += 1
-        context = backend.create_lowering_context(f"graph-{_UNCACHED.value}", device, graph.nodes)
-        context.cause = cause
-        for value in graph.results:
-            context.add_result(value)
-        (compiled,) = backend.compile([context.build()])
+        compiled = lower_and_compile(graph.copy(), backend, device, cause)
         entry = _Compiled(compiled, [], [], [])
         _cache.put(key, entry)
     else:
