@@ -161,6 +161,12 @@ class Settings:
     async_execution: bool = _setting(
         True, _BOOL, "Computations run on a thread of the runtime. When off, a barrier returns after the execution."
     )
+    inline_execution_us: int = _setting(
+        1000,
+        _whole(0),
+        "A barrier runs a computation itself when that took less than this many microseconds the last time and nothing "
+        "is queued: handing a small graph to another thread costs more than it hides. 0 hands over every one.",
+    )
     barrier_after_optimizer_step: bool = _setting(
         True,
         _BOOL,

@@ -22,11 +22,11 @@ class LazyTensor:
     Attributes:
         shape: the storage's own layout, dense and at offset 0; ``value`` has these sizes.
         value: the contents; a device-data node's value when materialised; ``None`` when never written.
-        views: a trace, and the values there of views of the current contents, by layout; dropped at every write.
+        views: the serial number of a trace, and the values there of views of the current contents, by layout; dropped at every write.
         host: a host copy of the current contents, kept while parts of them are being read; dropped at every write.
         device_index: the index of the virtual device.
         unique_id: numbers them in order of creation.
-        trace: the trace that lists it as written, or ``None``.
+        trace: the serial number of the trace that lists it as written, or 0.
     """
 
     __slots__ = ("__weakref__", "device_index", "host", "shape", "trace", "unique_id", "value", "views")
@@ -39,7 +39,7 @@ class LazyTensor:
         self.device_index = device_index
         self.unique_id = unique_id
         _CREATED.value += 1
-        self.trace: Any = None
+        self.trace = 0
 
     @property
     def data(self) -> BackendData | None:

@@ -104,10 +104,10 @@ class Call:
         outputs: the shapes of the results, flattened; ``None`` where the operator returns no tensor.
         is_random: draws from the device's generator; such nodes run in order and are never dropped.
         digest: 64 bits of BLAKE2b over the text of all the above: equal in every process.
-        hits: how often it was used since it was made; only for reports.
+        width: how many value numbers a node of it takes: one per output, and one where there is none.
     """
 
-    __slots__ = ("args", "digest", "inputs", "is_random", "kwargs", "name", "op", "outputs")
+    __slots__ = ("args", "digest", "inputs", "is_random", "kwargs", "name", "op", "outputs", "width")
 
     def __init__(
         self,
@@ -123,6 +123,7 @@ class Call:
         self.kwargs = kwargs
         self.inputs = inputs
         self.outputs = outputs
+        self.width = len(outputs) or 1
         self.is_random = isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
         text = f"{self.name}{args!r}{kwargs!r}{inputs!r}{outputs!r}"
         self.digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -18,7 +18,8 @@ class Node:
         numbers: the Python numbers it takes; inputs of the graph, not part of its hash.
         location: the user's line, or ``None``.
         data: the device's data, for a device-data node; ``None`` for every other node.
-        trace, id: which trace the node was last numbered in, and the number of its first output there.
+        trace, id: the serial number of the trace that the node was last numbered in, and the number of its first
+            output there.
     """
 
     __slots__ = ("call", "data", "id", "location", "numbers", "operands", "trace")
@@ -36,7 +37,7 @@ class Node:
         self.numbers = numbers
         self.location = location
         self.data = data
-        self.trace: Any = None
+        self.trace = 0
         self.id = -1
 
     @property

@@ -67,16 +67,16 @@ def _functional_kernel(info: Operator) -> Kernel:
             if takes_generator and _has_generator(info, args, kwargs):
                 return eager.run(op, args, kwargs, "", count=False)
             found = collect(info, args, kwargs, _NO_NAMES)
-            key = (active.generation, *found.key)
+            key = tuple(found[0])
             entry = entries.get(key)
             if entry is None:
                 entry = entries[key] = build_entry(info, op, args, kwargs, found, _NO_NAMES)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
-                return _undeferred(info, entry, found, args, kwargs)
+                return _undeferred(info, entry, args, kwargs)
             counter.value += 1
-            node = record(entry, found)
+            node = record(entry.call, found[1], found[2])
             if single:
                 shape = entry.results[0]
                 result: Any = None if shape is None else new_tensor(shape, Value(node))
@@ -139,11 +139,11 @@ def _mutating_kernel(info: Operator) -> Kernel:
             found = collect(info, args, kwargs, outs)
             if outs:
                 # The dtype of ``out`` can decide in which dtype the operator computes.
-                found.key.extend(written(name, args, kwargs).dtype for name in outs)
-            key = (active.generation, *found.key)
+                found[0].extend(written(name, args, kwargs).dtype for name in outs)
+            key = tuple(found[0])
             entry = entries.get(key)
             if entry is None:
-                _check_writes(info, args, kwargs, found.numbers, in_place)
+                _check_writes(info, args, kwargs, in_place)
                 inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
                 entry = entries[key] = build_entry(functional_info, functional, inputs, keywords, found, outs)
             if entry.refusal:
@@ -151,7 +151,7 @@ def _mutating_kernel(info: Operator) -> Kernel:
             if entry.dynamic:
                 return eager.run(op, args, kwargs, "the sizes of its result depend on values")
             counter.value += 1
-            node = record(entry, found)
+            node = record(entry.call, found[1], found[2])
             result = _write_results(info, functional_info, entry, node, args, kwargs, written)
             if active.cut_due:
                 cut_if_due()
@@ -183,7 +183,7 @@ def _functional_arguments(
 
 
 def _check_writes(
-    info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: list[Any], in_place: tuple[Any, ...]
+    info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], in_place: tuple[Any, ...]
 ) -> None:
     """Runs an in-place operator itself on meta tensors, for the errors that its functional form does not raise."""
     if not in_place or any(m.is_list for m in in_place) or any(m.is_out for m in info.mutations):
@@ -289,7 +289,7 @@ def _scalar_name(dtype: torch.dtype) -> str:
 def _has_generator(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if kwargs.get("generator") is not None:
         return True
-    return any(k is Kind.GENERATOR and a is not None for k, a in zip(info.kinds, args, strict=False))
+    return any(k == Kind.GENERATOR and a is not None for k, a in zip(info.kinds, args, strict=False))
 
 
 def _is_foreign(tensor: Any) -> bool:
@@ -298,16 +298,16 @@ def _is_foreign(tensor: Any) -> bool:
     return tensor is not None and active.host_mode is None and tensor.device.type != active.device_type
 
 
-def _undeferred(info: Operator, entry: Entry, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _undeferred(info: Operator, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator whose output sizes depend on values: everything before it is launched, and it runs at once."""
     backend = active.backend()
     if not backend.capabilities.dynamic_outputs:
         return eager.run(info.op, args, kwargs, "the sizes of its result depend on values")
     eager.launch_operands(info.counter_name)
     # Read again: the operands are device data now, or views of it.
-    found = collect(info, args, kwargs, _NO_NAMES)
+    _, operands, numbers, _ = collect(info, args, kwargs, _NO_NAMES)
     metrics.increment(f"lazy::{info.counter_name}")
-    node = Node(entry.call, tuple(found.operands), tuple(found.numbers))
+    node = Node(entry.call, tuple(operands), tuple(numbers))
     wanted = [Value(node, i) for i, s in enumerate(entry.call.outputs) if s is not None]
     data = iter(run_graph(Graph.of_results(wanted), backend, active.backend_device()))
     flat: list[Any] = []

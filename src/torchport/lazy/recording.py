@@ -24,6 +24,8 @@ from torchport.lazy.sync import cut, write_unwritten
 from torchport.lazy.tensor import dense_shape, lazy_tensor_of
 from torchport.lazy.views import Layout, plan_view
 
+CONSTANT, TENSOR, TENSORS, NUMBER, NUMBERS = Kind.CONSTANT, Kind.TENSOR, Kind.TENSORS, Kind.NUMBER, Kind.NUMBERS
+IGNORED, GENERATOR = Kind.IGNORED, Kind.GENERATOR
 _NUMBER_TYPES = frozenset({bool, int, float, complex})
 _TAKES_CPU_INDICES = frozenset({"index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"})
 
@@ -47,16 +49,8 @@ class Entry:
         self.dynamic = dynamic
 
 
-class Arguments:
-    """The arguments of a kernel, sorted into what a call, a node and a key need."""
-
-    __slots__ = ("key", "numbers", "operands", "shapes")
-
-    def __init__(self) -> None:
-        self.key: list[Any] = []
-        self.operands: list[Value] = []
-        self.numbers: list[Any] = []
-        self.shapes: list[Shape] = []
+Arguments = tuple[list[Any], list[Value], list[Any], list[Shape]]
+"""A kernel's arguments, sorted: the key of the call, the tensors' values, the numbers, the tensors' shapes."""
 
 
 def add_value(call: Call, operands: tuple[Value, ...], numbers: tuple[Any, ...] = ()) -> Value:
@@ -67,10 +61,10 @@ def add_value(call: Call, operands: tuple[Value, ...], numbers: tuple[Any, ...] 
 def read_view(lazy: LazyTensor, layout: Layout) -> tuple[Value, Shape]:
     """The value of a view of a storage's contents, and its shape."""
     views = lazy.views
-    if views is None or views[0] is not active.trace:
+    if views is None or views[0] != active.trace.serial:
         if lazy.value is None:
             write_unwritten(lazy)
-        views = lazy.views = (active.trace, {})
+        views = lazy.views = (active.trace.serial, {})
     found: tuple[Value, Shape] | None = views[1].get(layout)
     if found is None:
         assert lazy.value is not None
@@ -125,60 +119,96 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
         kwargs: keyword arguments that differ from their defaults.
         skip: names of ``out=`` arguments, which are no inputs.
     """
-    found = Arguments()
+    # One function for the common kinds, with nothing called but the tensors' own methods: every operation passes here.
+    key: list[Any] = [active.generation]
+    operands: list[Value] = []
+    numbers: list[Any] = []
+    shapes: list[Shape] = []
     for kind, a in zip(info.kinds, args, strict=False):
-        _collect(info, found, kind, a)
+        if kind == TENSOR:
+            if a is None:
+                key.append(None)
+            elif type(a) in _NUMBER_TYPES:
+                key.append(type(a))
+                numbers.append(a)
+            else:
+                try:
+                    lazy = a.untyped_storage()._torchport
+                except (AttributeError, NotImplementedError):
+                    value, shape = _foreign(info, a)
+                else:
+                    shape = lazy.shape
+                    if (
+                        a.shape == shape.sizes
+                        and a.stride() == shape.strides
+                        and a.dtype is shape.dtype
+                        and not a.storage_offset()
+                        and lazy.value is not None
+                    ):
+                        value = lazy.value
+                    else:
+                        value, shape = read(a)
+                operands.append(value)
+                shapes.append(shape)
+                key.append(shape)
+        elif kind == CONSTANT:
+            key.append(a if type(a) is int else _static(a))
+        elif kind == NUMBER:
+            key.append(type(a))
+            if a is not None:
+                numbers.append(a)
+        else:
+            _collect(info, key, operands, numbers, shapes, kind, a)
     if kwargs:
         for name in sorted(kwargs):
             if name not in skip:
                 kind = info.keyword_kinds[name]
-                if kind is Kind.IGNORED:
+                if kind == IGNORED:
                     if name == "device":
                         active.check_device(kwargs[name])
                 else:
-                    found.key.append(name)
-                    _collect(info, found, kind, kwargs[name])
-    return found
+                    key.append(name)
+                    _collect(info, key, operands, numbers, shapes, kind, kwargs[name])
+    return key, operands, numbers, shapes
 
 
-def _collect(info: Operator, found: Arguments, kind: Kind, a: Any) -> None:
-    if kind is Kind.TENSOR:
+def _collect(
+    info: Operator,
+    key: list[Any],
+    operands: list[Value],
+    numbers: list[Any],
+    shapes: list[Shape],
+    kind: int,
+    a: Any,
+) -> None:
+    """The same for one argument of any kind."""
+    if kind == TENSORS:
         if a is None:
-            found.key.append(None)
-        elif type(a) in _NUMBER_TYPES:
-            found.key.append(type(a))
-            found.numbers.append(a)
-        else:
-            _collect_tensor(info, found, a)
-    elif kind is Kind.CONSTANT:
-        found.key.append(_static(a))
-    elif kind is Kind.NUMBER:
-        found.key.append(type(a))
+            key.append(None)
+            return
+        key.append(len(a))
+        for t in a:
+            _collect(info, key, operands, numbers, shapes, TENSOR, t)
+    elif kind == NUMBERS:
+        key.append(tuple(map(type, a)))
+        numbers.extend(a)
+    elif kind == NUMBER or type(a) in _NUMBER_TYPES and kind == TENSOR:
+        key.append(type(a))
         if a is not None:
-            found.numbers.append(a)
-    elif kind is Kind.TENSORS:
+            numbers.append(a)
+    elif kind == TENSOR:
         if a is None:
-            found.key.append(None)
-        else:
-            found.key.append(len(a))
-            for t in a:
-                if t is None:
-                    found.key.append(None)
-                else:
-                    _collect_tensor(info, found, t)
-    elif kind is Kind.NUMBERS:
-        found.key.append(tuple(map(type, a)))
-        found.numbers.extend(a)
-
-
-def _collect_tensor(info: Operator, found: Arguments, tensor: torch.Tensor) -> None:
-    try:
-        value, shape = read(tensor)
-    except (AttributeError, NotImplementedError):
-        value, shape = _foreign(info, tensor)
-    found.operands.append(value)
-    found.shapes.append(shape)
-    found.key.append(shape)
+            key.append(None)
+            return
+        try:
+            value, shape = read(a)
+        except (AttributeError, NotImplementedError):
+            value, shape = _foreign(info, a)
+        operands.append(value)
+        shapes.append(shape)
+        key.append(shape)
+    elif kind == CONSTANT:
+        key.append(_static(a))
 
 
 def _foreign(info: Operator, tensor: torch.Tensor) -> tuple[Value, Shape]:
@@ -224,47 +254,48 @@ def build_entry(
     Raises:
         Exception: what eager PyTorch raises for such arguments.
     """
+    _, operands, numbers, shapes = found
     counts = [0, 0]
 
-    def template(kind: Kind, a: Any) -> Any:
-        if kind is Kind.TENSORS or kind is Kind.NUMBERS:
-            element = Kind.TENSOR if kind is Kind.TENSORS else Kind.NUMBER
+    def template(kind: int, a: Any) -> Any:
+        if kind in (TENSORS, NUMBERS):
+            element = TENSOR if kind == TENSORS else NUMBER
             return None if a is None else tuple(template(element, t) for t in a)
         if a is None:
             return None
-        if (kind is Kind.TENSOR and type(a) in _NUMBER_TYPES) or kind is Kind.NUMBER:
+        if (kind == TENSOR and type(a) in _NUMBER_TYPES) or kind == NUMBER:
             counts[1] += 1
             return number(counts[1] - 1, type(a))
-        if kind is Kind.TENSOR:
+        if kind == TENSOR:
             counts[0] += 1
             return operand(counts[0] - 1)
-        return tuple(template(Kind.CONSTANT, x) for x in a) if isinstance(a, (list, tuple)) else a
+        return tuple(template(CONSTANT, x) for x in a) if isinstance(a, (list, tuple)) else a
 
     positional = tuple(template(k, a) for k, a in zip(info.kinds, args, strict=False))
     keywords = {}
     for name in sorted(kwargs):
         kind = info.keyword_kinds[name]
-        if name not in skip and kind is not Kind.IGNORED and kind is not Kind.GENERATOR and kwargs[name] is not None:
+        if name not in skip and kind not in (IGNORED, GENERATOR) and kwargs[name] is not None:
             keywords[name] = template(kind, kwargs[name])
     if keywords.get("layout") is torch.strided:
         del keywords["layout"]
-    assert counts == [len(found.operands), len(found.numbers)], f"{op}: the arguments were sorted in two ways"
-    inputs = tuple(found.shapes)
+    assert counts == [len(operands), len(numbers)], f"{op}: the arguments were sorted in two ways"
+    inputs = tuple(shapes)
     dynamic = False
     try:
-        outputs = infer(op, positional, keywords, inputs, found.numbers)
+        outputs = infer(op, positional, keywords, inputs, numbers)
     except DynamicOutput as reason:
         outputs, dynamic = reason.outputs, True
     call = Call(op, positional, tuple(keywords.items()), inputs, outputs)
-    support = active.backend().supports(Node(call, tuple(found.operands), tuple(found.numbers)))
+    support = active.backend().supports(Node(call, tuple(operands), tuple(numbers)))
     return Entry(call, "" if support else support.reason or "the backend does not support it", dynamic)
 
 
-def record(entry: Entry, found: Arguments) -> Node:
-    """Appends the node of a call to the trace, which is cut when it has grown past its bound."""
+def record(call: Call, operands: list[Value], numbers: list[Any]) -> Node:
+    """Appends the node of a call to the trace; a trace that has grown past its bound is marked to be cut."""
     location = user_location() if settings.source_lines else None
     trace = active.trace
-    node = trace.add(active.builder(), entry.call, tuple(found.operands), tuple(found.numbers), location)
+    node = trace.add(active.builder(), call, tuple(operands), tuple(numbers), location)
     if trace.operations >= settings.max_pending_nodes:
         active.cut_due = True
     return node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch._ops import OpOverload
 aten = torch.ops.aten
 
 
-class Kind(IntEnum):
-    """How an argument takes part in a call."""
+class Kind:
+    """How an argument takes part in a call. Plain integers: kernels compare them for every argument of every call."""
 
     CONSTANT = 0
     TENSOR = 1
@@ -69,9 +68,9 @@ class Operator:
 
     op: OpOverload
     functional: OpOverload | None
-    kinds: tuple[Kind, ...]
+    kinds: tuple[int, ...]
     names: tuple[str, ...]
-    keyword_kinds: dict[str, Kind]
+    keyword_kinds: dict[str, int]
     mutations: tuple[Mutation, ...]
     fresh_results: tuple[int, ...]
     """Indices of the functional form's results that are new tensors."""
@@ -80,8 +79,8 @@ class Operator:
     counter_name: str
 
 
-def argument_kind(op: OpOverload, argument: Any) -> Kind:
-    """The kind of one argument of a schema."""
+def argument_kind(op: OpOverload, argument: Any) -> int:
+    """The kind (:class:`Kind`) of one argument of a schema."""
     if argument.name in _IGNORED:
         return Kind.IGNORED
     text = str(argument.type)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from types import CodeType, FrameType
 
 import torch
@@ -16,7 +15,6 @@ _INTERNAL = tuple(
 )
 _internal_by_file: dict[str, bool] = {}
 _by_code: dict[tuple[int, int], tuple[CodeType, SourceLocation]] = {}
-_backward: tuple[int, Location] = (-1, None)
 
 
 def _is_internal(file: str) -> bool:
@@ -26,7 +24,7 @@ def _is_internal(file: str) -> bool:
     return found
 
 
-def _locate(frame: FrameType | None, note: str = "") -> Location:
+def _locate(frame: FrameType | None) -> Location:
     files = _internal_by_file
     while frame is not None:
         code = frame.f_code
@@ -38,47 +36,15 @@ def _locate(frame: FrameType | None, note: str = "") -> Location:
             # it, so that its id stays its own.
             key = (id(code), frame.f_lasti)
             found = _by_code.get(key)
-            if found is None or note:
-                found = (code, SourceLocation(code, frame.f_lasti, note))
-                if not note:
-                    if len(_by_code) > 1 << 16:
-                        _by_code.clear()
-                    _by_code[key] = found
+            if found is None:
+                if len(_by_code) > 1 << 16:
+                    _by_code.clear()
+                found = _by_code[key] = (code, SourceLocation(code, frame.f_lasti))
             return found[1]
         frame = frame.f_back
     return None
 
 
 def user_location() -> Location:
-    """The user's line that led to the current call.
-
-    On one of autograd's threads there is no such frame: there it is the line that called backward, found once per
-    backward pass.
-    """
-    found = _locate(sys._getframe(1))
-    if found is None:
-        task = torch._C._current_graph_task_id()
-        if task != -1:
-            return _backward_location(task)
-    return found
-
-
-def _backward_location(task: int) -> Location:
-    global _backward
-    if _backward[0] != task:
-        here = threading.get_ident()
-        location: Location = None
-        for thread, frame in sys._current_frames().items():
-            if thread != here and _runs_engine(frame):
-                location = _locate(frame, "in backward")
-                break
-        _backward = (task, location)
-    return _backward[1]
-
-
-def _runs_engine(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name == "_engine_run_backward":
-            return True
-        frame = frame.f_back
-    return False
+    """The user's line that led to the current call; in a backward pass, the line that called backward."""
+    return _locate(sys._getframe(1))

@@ -34,7 +34,7 @@ from torchport.lazy.source import user_location
 from torchport.lazy.trace import LOCK, Trace
 from torchport.runtime.cache import LruCache
 from torchport.runtime.events import EventKind, record_event
-from torchport.runtime.execution import Execution, executor, raise_once, wait_device_ops
+from torchport.runtime.execution import Duration, Execution, executor, raise_once, wait_device_ops
 
 _MARK_STEP = metrics.counter("MarkStep")
 _IMPLICIT_SYNC = metrics.counter("ImplicitSync")
@@ -52,6 +52,7 @@ class _Compiled:
     """Positions among the trace's leaves."""
     numbers: list[tuple[int, int]]
     """Positions among the trace's nodes, and the index of the number there."""
+    duration: Duration
     alias_uses: list[tuple[int, int]]
     """For each aliased parameter: its position among the arguments, and its uses in the trace."""
 
@@ -113,11 +114,20 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
             for tensor in tensors:
                 tensor.value = leaf
                 tensor.views = None
-                tensor.trace = None
+                tensor.trace = 0
         if held:
             _keep_pending(held, results, holders)
         donated = _donated(trace, compiled)
-        execution = Execution(backend, compiled.computation, arguments, placeholders, device, location, donated)
+        execution = Execution(
+            backend,
+            compiled.computation,
+            arguments,
+            placeholders,
+            device,
+            location,
+            donated,
+            compiled.duration,
+        )
     executor.submit(execution, wake=not soon_read)
 
 
@@ -138,7 +148,7 @@ def _live_results(
             continue
         value = tensor.value
         if value is None or value.node.data is not None:
-            tensor.trace = None
+            tensor.trace = 0
             continue
         if should_sync is not None and not should_sync(tensor):
             held.append(tensor)
@@ -202,6 +212,7 @@ def _compile(
         compiled,
         parameters,
         [(node_position[id(n)], i) for n, i in live.numbers],
+        Duration(),
         [(p, uses[id(trace.leaves[parameters[p]])]) for _, p in aliases],
     )
 
@@ -329,7 +340,7 @@ def run_graph(
     if entry is None:
         _UNCACHED.value += 1
         compiled = lower_and_compile(graph.copy(), backend, device, cause)
-        entry = _Compiled(compiled, [], [], [])
+        entry = _Compiled(compiled, [], [], Duration(), [])
         _cache.put(key, entry)
     else:
         _CACHED.value += 1

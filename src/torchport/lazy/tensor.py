@@ -119,7 +119,7 @@ def new_tensor(shape: Shape, value: Value | None) -> torch.Tensor:
     tensor: torch.Tensor = _import_capsule(_new_capsule(template.address, _NAME, None))
     lazy = LazyTensor(shape, value, next(_ids))
     if value is not None and value.node.data is None:
-        lazy.trace = active.trace
+        lazy.trace = active.trace.serial
         active.trace.written.append(ref(lazy))
     tensor.untyped_storage()._torchport = lazy  # type: ignore[attr-defined]
     return tensor
@@ -130,7 +130,7 @@ def _new_host_tensor(mode: active.HostMode, shape: Shape, value: Value | None) -
     tensor = torch.empty_strided(shape.sizes, shape.strides, dtype=shape.dtype)
     lazy = LazyTensor(shape, value, next(_ids))
     if value is not None and value.node.data is None:
-        lazy.trace = active.trace
+        lazy.trace = active.trace.serial
         active.trace.written.append(ref(lazy))
     mode.adopt(tensor.untyped_storage(), lazy)
     return tensor

@@ -7,6 +7,7 @@ by then are in the hash too; they are the same in every repetition of a program.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from typing import Any
@@ -20,10 +21,15 @@ LOCK = threading.RLock()
 """Held while anything of a trace or of a lazy tensor is read or changed: kernels may run on several threads."""
 
 
+_serials = itertools.count(1)
+
+
 class Trace:
     """Pending operations of one virtual device.
 
     Attributes:
+        serial: its number. Nodes and lazy tensors name a trace by it: a reference would make a cycle, and what a launched
+            trace holds would stay until the garbage collector comes by.
         nodes: the operations and, at their first use, the device-data leaves.
         leaves: the value of each leaf, in order: the parameters.
         hash: 64 bits over the structure of ``nodes``; equal in every process.
@@ -32,9 +38,10 @@ class Trace:
         has_random: whether any node draws random numbers.
     """
 
-    __slots__ = ("_next_id", "has_random", "hash", "leaves", "nodes", "operations", "written")
+    __slots__ = ("_next_id", "has_random", "hash", "leaves", "nodes", "operations", "serial", "written")
 
     def __init__(self) -> None:
+        self.serial = next(_serials)
         self.nodes: list[Node] = []
         self.leaves: list[Value] = []
         self.hash = 0
@@ -52,44 +59,41 @@ class Trace:
         location: Location = None,
     ) -> Node:
         """Appends an operation; returns its node."""
-        key = [self.hash, call.digest]
+        ids = []
         for value in operands:
-            node = value.node
-            if node.trace is not self:
+            used = value.node
+            if used.trace != self.serial:
                 self._add_leaf(value)
-                key[0] = self.hash
-            key.append(node.id + value.index)
-        node = builder.make_generic(call, operands, numbers, location)
-        node.trace = self
+            ids.append(used.id + value.index)
+        node: Node = builder.make_generic(call, operands, numbers, location)
+        self._append(node, ids)
+        return node
+
+    def add_node(self, node: Node) -> Node:
+        """Appends a node that a builder has made (a cast, an expand, a scalar)."""
+        ids = []
+        for value in node.operands:
+            if value.node.trace != self.serial:
+                self._add_leaf(value)
+            ids.append(value.node.id + value.index)
+        self._append(node, ids)
+        return node
+
+    def _append(self, node: Node, ids: list[int]) -> None:
+        call = node.call
+        node.trace = self.serial
         node.id = self._next_id
-        self._next_id += len(call.outputs) or 1
-        self.hash = hash(tuple(key))
+        self._next_id += call.width
+        self.hash = hash((self.hash, call.digest, *ids))
         self.nodes.append(node)
         self.operations += 1
         if call.is_random:
             self.has_random = True
-        return node  # type: ignore[no-any-return]
-
-    def add_node(self, node: Node) -> Node:
-        """Appends a node that a builder has made (a cast, an expand, a scalar)."""
-        key = [self.hash, node.call.digest]
-        for value in node.operands:
-            if value.node.trace is not self:
-                self._add_leaf(value)
-                key[0] = self.hash
-            key.append(value.node.id + value.index)
-        node.trace = self
-        node.id = self._next_id
-        self._next_id += len(node.call.outputs) or 1
-        self.hash = hash(tuple(key))
-        self.nodes.append(node)
-        self.operations += 1
-        return node
 
     def _add_leaf(self, value: Value) -> None:
         node = value.node
         assert node.is_device_data, f"{node!r} belongs to a trace that was launched"
-        node.trace = self
+        node.trace = self.serial
         node.id = self._next_id
         self._next_id += 1
         self.hash = hash((self.hash, node.call.digest))
@@ -101,6 +105,6 @@ class Trace:
         tensor.value = value
         tensor.views = None
         tensor.host = None
-        if tensor.trace is not self:
-            tensor.trace = self
+        if tensor.trace != self.serial:
+            tensor.trace = self.serial
             self.written.append(weakref.ref(tensor))

@@ -6,8 +6,11 @@ A reader that finds the queue idle runs its computation itself: a thread switch 
 
 from __future__ import annotations
 
+import atexit
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -20,10 +23,19 @@ from torchport.ir.location import Location
 _EXECUTE = metrics.counter("Execute")
 
 
+class Duration:
+    """How long a computation took the last time it ran, in seconds."""
+
+    __slots__ = ("last_s",)
+
+    def __init__(self) -> None:
+        self.last_s = math.inf
+
+
 class Execution:
     """One launched computation: what it runs, with what, and the placeholders that its results go to."""
 
-    __slots__ = ("_done", "arguments", "backend", "computation", "device", "donated", "location", "results")
+    __slots__ = ("_done", "arguments", "backend", "computation", "device", "donated", "duration", "location", "results")
 
     def __init__(
         self,
@@ -34,6 +46,7 @@ class Execution:
         device: BackendDevice,
         location: Location = None,
         donated: Sequence[int] = (),
+        duration: Duration | None = None,
     ) -> None:
         self.backend = backend
         self.computation = computation
@@ -42,6 +55,7 @@ class Execution:
         self.device = device
         self.location = location
         self.donated = donated
+        self.duration = duration or Duration()
         self._done = False
         for data in results:
             data.info = self
@@ -56,6 +70,7 @@ class Execution:
         and leaves it ready to run again."""
         for i in self.donated:
             self.arguments[i].info = DONATED
+        start = time.perf_counter()
         try:
             outcome = self._execute()
         except Exception as error:  # a stranger's backend: whatever it raises belongs to the reader of its results
@@ -74,6 +89,7 @@ class Execution:
             data.info = None
         self._done = True
         self.arguments = []
+        self.duration.last_s = time.perf_counter() - start
 
     def _execute(self) -> list[BackendData]:
         _EXECUTE.value += 1
@@ -159,7 +175,8 @@ class Executor:
 
     def submit(self, execution: Execution, wake: bool = True) -> None:
         """Appends it; returns when the queue is within its bound. ``wake=False`` when the caller waits for it next."""
-        if not settings.async_execution:
+        is_short = execution.duration.last_s * 1e6 < settings.inline_execution_us
+        if not settings.async_execution or (is_short and not self._queue and not self._running):
             with self._condition:
                 self._queue.append(execution)
             self.wait(execution)
@@ -189,14 +206,12 @@ class Executor:
                     self._condition.wait()
 
     def _help(self) -> bool:
-        """Runs the head of the queue on this thread, unless another runs already or it must not be interrupted."""
+        """Runs the head of the queue on this thread, unless another runs already.
+
+        Ctrl-C may interrupt it here: a backend that writes to donated buffers puts that off until they are written,
+        and the computation stays at the head of the queue.
+        """
         if self._running or not self._queue:
-            return False
-        if self._queue[0].donated and threading.current_thread() is threading.main_thread():
-            # Ctrl-C must not hit an update in place half way, so it runs where no signal arrives.
-            if self._worker is None:
-                self._start()
-            self._condition.notify_all()
             return False
         self._run_head()
         return True
@@ -249,6 +264,14 @@ os.register_at_fork(
     after_in_parent=executor._after_fork_in_parent,
     after_in_child=executor._after_fork_in_child,
 )
+
+
+def _finish_at_exit() -> None:
+    """Ends what runs: a thread that is inside a compiled program when the interpreter goes away aborts the process."""
+    executor.wait_all()
+
+
+atexit.register(_finish_at_exit)
 
 
 def wait_device_ops() -> None:
