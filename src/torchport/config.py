@@ -162,10 +162,11 @@ class Settings:
         True, _BOOL, "Computations run on a thread of the runtime. When off, a barrier returns after the execution."
     )
     inline_execution_us: int = _setting(
-        1000,
+        100,
         _whole(0),
-        "A barrier runs a computation itself when that took less than this many microseconds the last time and nothing "
-        "is queued: handing a small graph to another thread costs more than it hides. 0 hands over every one.",
+        "A barrier runs a computation itself when its operations took less than this many microseconds each the last "
+        "time, nothing is queued, and the backend does not declare `Capabilities.concurrent_execution`: two threads that "
+        "take turns at Python's lock are slower than one. 0 hands over every computation.",
     )
     barrier_after_optimizer_step: bool = _setting(
         True,

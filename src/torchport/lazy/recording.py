@@ -152,7 +152,7 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
                 shapes.append(shape)
                 key.append(shape)
         elif kind == CONSTANT:
-            key.append(a if type(a) is int else _static(a))
+            key.append(a if type(a) is int else tuple(a) if type(a) is list else _static(a))
         elif kind == NUMBER:
             key.append(type(a))
             if a is not None:
@@ -238,7 +238,7 @@ def upload(tensor: torch.Tensor, shape: Shape | None = None) -> tuple[Value, Sha
 def _static(a: Any) -> Any:
     kind = type(a)
     if kind is list:
-        return tuple(_static(x) for x in a)
+        return tuple(a)
     if kind is float:
         return (float, a.hex())
     if kind is bool:

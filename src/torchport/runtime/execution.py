@@ -175,8 +175,7 @@ class Executor:
 
     def submit(self, execution: Execution, wake: bool = True) -> None:
         """Appends it; returns when the queue is within its bound. ``wake=False`` when the caller waits for it next."""
-        is_short = execution.duration.last_s * 1e6 < settings.inline_execution_us
-        if not settings.async_execution or (is_short and not self._queue and not self._running):
+        if not settings.async_execution or (self._runs_inline(execution) and not self._queue and not self._running):
             with self._condition:
                 self._queue.append(execution)
             self.wait(execution)
@@ -190,6 +189,13 @@ class Executor:
             while len(self._queue) > settings.launch_queue_size:
                 if not self._help():
                     self._condition.wait()
+
+    @staticmethod
+    def _runs_inline(execution: Execution) -> bool:
+        if execution.backend.capabilities.concurrent_execution:
+            return False
+        operations = len(execution.computation.graph)
+        return execution.duration.last_s * 1e6 < settings.inline_execution_us * operations
 
     def wait(self, execution: Execution) -> None:
         """Returns when it has ended; runs what is before it where no other thread does."""

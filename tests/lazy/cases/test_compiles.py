@@ -83,8 +83,10 @@ def test_an_optimizer_compiles_nothing_after_two_steps_and_trains_as_on_the_cpu(
         pytest.skip("torch itself refuses a tensor as lr with foreach outside capturable")
     task = Task(OPTIMIZERS[name], foreach=foreach)
     reference = Task(OPTIMIZERS[name], "cpu", foreach=foreach)
-    losses, wanted = [], [reference.step() for _ in range(7)]
-    warm_then_count(lambda: losses.append(task.step()))
+    # RAdam decides in Python, at its sixth step, to go on with another formula.
+    warm_up = 6 if name == "RAdam" else 2
+    losses, wanted = [], [reference.step() for _ in range(warm_up + 5)]
+    warm_then_count(lambda: losses.append(task.step()), warm_up)
     torch.testing.assert_close(torch.stack(losses).cpu(), torch.stack(wanted))
     for p, q in zip(task.model.parameters(), reference.model.parameters(), strict=True):
         torch.testing.assert_close(p.detach().cpu(), q.detach())
