@@ -15,6 +15,7 @@ a graph, and compiled and executed by the active backend at a barrier, or when a
 The names below are the public ones.
 """
 
+import torchport.backends  # before the function of that name, which would else be replaced by the package
 from torchport import debug, errors, metrics
 from torchport.backend import (
     Availability,

@@ -188,12 +188,22 @@ class Settings:
         if setting is None:
             raise SettingError(_no_such_setting(name))
         setting.check(value, f"settings.{name} = {value!r}")
+        if name in _locked and value != getattr(self, name):
+            raise SettingError(f"settings.{name} = {value!r}: it is {getattr(self, name)!r} for good: {_locked[name]}")
         # Not super(): a dataclass with slots is a second class, of which the first one's super() knows nothing.
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         # Only reached when there is no such slot, so it costs the settings nothing.
         raise AttributeError(_no_such_setting(name))
+
+
+_locked: dict[str, str] = {}
+
+
+def lock_setting(name: str, reason: str) -> None:
+    """Makes every later change of a setting an error that gives the reason."""
+    _locked[name] = reason
 
 
 _TYPES = get_type_hints(Settings)

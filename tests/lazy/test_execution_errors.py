@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -219,6 +221,58 @@ def test_after_running_out_of_memory_the_parameters_hold_their_values_from_befor
     for p, b in zip(model.parameters(), before, strict=True):
         compare(b, read_at_last(p.detach()), on_device=False)
     assert step().isfinite().item()
+
+
+BREAKS_THE_CONTRACT = """
+import sys
+import torch, torchport
+from torchport.backend import BackendData, Shape
+from torchport.backends.interpreter import InterpreterBackend
+from torchport.errors import ExecutionError
+
+class Wrong(InterpreterBackend):
+    how = ""
+    def execute_computation(self, computation, arguments, device):
+        results = super().execute_computation(computation, arguments, device)
+        if Wrong.how == "too few results":
+            return results[:-1]
+        if Wrong.how == "another dtype":
+            return [BackendData(device, Shape(torch.int8, r.shape.sizes), r.handle) for r in results]
+        if Wrong.how == "a result without a value":
+            return [BackendData(device, r.shape) for r in results]
+        return results
+
+torchport.register_backend("wrong", Wrong)
+torchport.use("wrong")
+with override(async_execution=sys.argv[2] == "True", inline_execution_us=0):
+    good = torch.ones(4, device="port")
+    torchport.sync(wait=True)
+    Wrong.how = sys.argv[1]
+    bad = good * 2
+    torchport.sync()
+    try:
+        bad.cpu()
+    except ExecutionError as error:
+        print(type(error).__name__)
+    Wrong.how = ""
+    print((good + 1).cpu().tolist())
+    torchport.sync(wait=True)
+"""
+
+
+# In a process of its own: a device that has stopped would fail every test after this one.
+@pytest.mark.subprocess
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("how", ["too few results", "another dtype", "a result without a value"])
+def test_a_backend_that_breaks_the_contract_does_not_stop_the_device(how: str, asynchronous: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BREAKS_THE_CONTRACT.replace('"port"', repr(D)), how, str(asynchronous)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "ExecutionError\n[2.0, 2.0, 2.0, 2.0]\n"
 
 
 def test_errors_leave_the_counters_balanced() -> None:

@@ -24,18 +24,21 @@ class LazyTensor:
         value: the contents; a device-data node's value when materialised; ``None`` when never written.
         views: the serial number of a trace, and the values there of views of the current contents, by layout; dropped at every write.
         host: a host copy of the current contents, kept while parts of them are being read; dropped at every write.
+        previous: the contents on the device before they were written since the last launch; they come back when the
+            computation of the new ones fails.
         device_index: the index of the virtual device.
         unique_id: numbers them in order of creation.
         trace: the serial number of the trace that lists it as written, or 0.
     """
 
-    __slots__ = ("__weakref__", "device_index", "host", "shape", "trace", "unique_id", "value", "views")
+    __slots__ = ("__weakref__", "device_index", "host", "previous", "shape", "trace", "unique_id", "value", "views")
 
     def __init__(self, shape: Shape, value: Value | None, unique_id: int, device_index: int = 0) -> None:
         self.shape = shape
         self.value = value
         self.views: tuple[Any, dict[Any, Any]] | None = None
         self.host: Any = None
+        self.previous: Value | None = None
         self.device_index = device_index
         self.unique_id = unique_id
         _CREATED.value += 1

@@ -13,16 +13,8 @@ from torch._ops import OpOverload
 from torchport.ir.call import Number, Operand
 from torchport.ir.shape import Shape
 
-_PROBE_LIMIT_BYTES = 1 << 30
-"""A probe on the CPU allocates its operands; above this it is not tried and the meta kernel's error stands."""
-
-_PROBED_FIRST = frozenset(
-    """
-    native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-    _fft_c2c _fft_c2r _fft_r2c linalg_eig _linalg_eigh _linalg_svd _linalg_det linalg_lu_factor_ex linalg_inv_ex
-    """.split()
-)
-"""Operators whose meta kernels describe another device's results: other sizes of saved statistics, other strides."""
+_PROBE_LIMIT_BYTES = 1 << 24
+"""A probe on the CPU allocates operands and results; above this what the meta kernel says stands."""
 
 
 class DynamicOutput(Exception):
@@ -79,18 +71,39 @@ def infer(
         raise DynamicOutput(
             tuple(None if s is None else Shape(s.dtype, s.sizes, s.strides, (True,) * len(s.sizes)) for s in found)
         )
-    first = "cpu" if op._opname in _PROBED_FIRST else "meta"
+    meta_error: Exception | None = None
+    shapes: tuple[Shape | None, ...] = ()
     try:
-        return _run(op, args, kwargs, inputs, numbers, first)
-    except Exception as meta_error:
-        # Meta kernels are missing for some operators, and where they raise their text is not always eager's: what a
-        # CPU kernel says of operands of these shapes decides.
-        if first == "cpu" or sum(s.nbytes for s in inputs) > _PROBE_LIMIT_BYTES:
-            raise
-        try:
-            return _run(op, args, kwargs, inputs, numbers, "cpu")
-        except NotImplementedError:
+        shapes = _run(op, args, kwargs, inputs, numbers, "meta")
+    except Exception as error:  # an operator's own error: the CPU's kernel decides whether it stands
+        meta_error = error
+    needed = sum(s.nbytes for s in inputs) + sum(s.nbytes for s in shapes if s is not None)
+    if op.namespace != "aten" or needed > _PROBE_LIMIT_BYTES:
+        if meta_error is not None:
+            raise meta_error
+        return shapes
+    try:
+        return _run(op, args, kwargs, inputs, numbers, "cpu")
+    except NotImplementedError:
+        if meta_error is not None:
             raise meta_error from None
+    except Exception as cpu_error:  # an operator's own error
+        # Zeros can be the wrong values for an operator that is right for these shapes: an inverse, a distribution.
+        if meta_error is not None or not _accepts_other_values(op, args, kwargs, inputs, numbers):
+            raise cpu_error from None
+    return shapes
+
+
+def _accepts_other_values(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: tuple[Shape, ...], numbers: list[Any]
+) -> bool:
+    if op._schema.name.startswith(("aten::linalg_", "aten::_linalg_", "aten::cholesky", "aten::_cholesky")):
+        return True
+    try:
+        _run(op, args, kwargs, inputs, numbers, "cpu", fill_value=1)
+    except Exception:  # the same error, or another: the shapes are to blame
+        return False
+    return True
 
 
 def _run(
@@ -100,14 +113,15 @@ def _run(
     inputs: tuple[Shape, ...],
     numbers: list[Any],
     device: str,
+    fill_value: int = 0,
 ) -> tuple[Shape | None, ...]:
     if device == "meta":
         tensors = [torch.empty_strided(s.sizes, s.strides, dtype=s.dtype, device=device) for s in inputs]
     else:
         tensors = []
         for s in inputs:
-            t = torch.zeros(s.storage_numel, dtype=s.dtype).as_strided(s.sizes, s.strides)
-            tensors.append(t)
+            storage = torch.full((s.storage_numel,), fill_value, dtype=s.dtype)
+            tensors.append(storage.as_strided(s.sizes, s.strides))
 
     def fill(x: Any) -> Any:
         if type(x) is Operand:

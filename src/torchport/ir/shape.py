@@ -53,11 +53,12 @@ class Shape:
     Invariant: ``Shape(d, s) is Shape(d, s)`` (tests/unit/test_shape.py), so equality and hash are those of identity.
     """
 
-    __slots__ = ("__weakref__", "dtype", "sizes", "strides", "symbolic")
+    __slots__ = ("__weakref__", "dtype", "is_complex", "sizes", "strides", "symbolic")
     dtype: torch.dtype
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     symbolic: tuple[bool, ...]
+    is_complex: bool
 
     _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Shape]] = WeakValueDictionary()
 
@@ -86,6 +87,7 @@ class Shape:
         object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "strides", strides)
         object.__setattr__(self, "symbolic", symbolic)
+        object.__setattr__(self, "is_complex", dtype.is_complex)
         return cls._interned.setdefault(key, self)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -77,6 +77,10 @@ def backend_device() -> BackendDevice:
     return backend().get_backend_device(torch.device(settings.device_name, 0))
 
 
+flush: Callable[[], None]
+"""Launches what is pending and waits for it; set by ``lazy.switch``."""
+
+
 def forget(*_: object) -> None:
     """Looks everything up again at the next use: the backend has changed."""
     global _backend, _builder, generation

@@ -34,6 +34,7 @@ class _DeviceContext:
 class DeviceModule:
     """The functions of ``torch.<device name>``."""
 
+    _initialized = True  # torch.utils.checkpoint keeps the generator's state of initialised devices only
     device = _DeviceContext
     device_of = _DeviceContext
 
@@ -140,12 +141,12 @@ class DeviceModule:
     def memory_allocated(self, device: Any = None) -> int:
         """Bytes that live tensors hold now, as the backend counts them; 0 where it does not."""
         _index(device)
-        return int(active.backend().get_metrics().get("bytes_allocated", 0))
+        return int(active.backend().get_metrics().get("bytes_held", 0))
 
     def max_memory_allocated(self, device: Any = None) -> int:
         """The largest that :meth:`memory_allocated` has been, as the backend counts it."""
         _index(device)
-        return int(active.backend().get_metrics().get("peak_bytes_allocated", 0))
+        return int(active.backend().get_metrics().get("peak_bytes_held", 0))
 
     def memory_reserved(self, device: Any = None) -> int:
         """The same as :meth:`memory_allocated`: nothing is cached."""

@@ -6,6 +6,8 @@ what the operator wrote is copied back.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torchport.config import settings
 from torchport.errors import StrictModeError
 from torchport.ir.location import Location
 from torchport.lazy import active
-from torchport.lazy.recording import upload
+from torchport.lazy.recording import layout_of, upload
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import data_of, launch, view_of_storage, with_strides
 from torchport.lazy.tensor import dense_shape, lazy_tensor_of, new_tensor
@@ -41,6 +43,11 @@ def launch_operands(name: str) -> None:
     """Launches what is pending because an operator that cannot be deferred needs its operands."""
     location = user_location()
     if active.trace.operations:
+        if settings.strict_implicit_sync:
+            raise StrictModeError(
+                f"aten::{name} at {location} needs values that are pending, since the sizes of its result depend on them; "
+                "strict mode forbids that. Call torchport.sync() before it, or use an operator of static sizes."
+            )
         record_event(EventKind.UNDEFERRED, f"aten::{name} cannot be deferred", location)
         launch(SyncCause.EAGER, location, soon_read=True)
 
@@ -84,7 +91,7 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: s
     host = _HostArguments(device)
     host_args = [host.convert(a) for a in args]
     host_kwargs = {k: host.convert(v) for k, v in kwargs.items()}
-    with torch._C._AutoDispatchBelowAutograd():
+    with torch._C._AutoDispatchBelowAutograd(), _device_generator(op):
         result = op(*host_args, **host_kwargs)
     for i, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -92,6 +99,22 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: s
             moved = host_args[i] if i < len(args) else host_kwargs.get(argument.name)
             host.write_back(given, moved)
     return host.results(result)
+
+
+@contextlib.contextmanager
+def _device_generator(op: OpOverload) -> Iterator[None]:
+    """Lets a random operator on the host draw from the device's generator, so that the stream goes on."""
+    backend = active.backend()
+    if torch.Tag.nondeterministic_seeded not in op.tags or not backend.capabilities.random_state:
+        yield
+        return
+    before = torch.get_rng_state()
+    torch.set_rng_state(backend.get_rng_state())
+    try:
+        yield
+        backend.set_rng_state(torch.get_rng_state())
+    finally:
+        torch.set_rng_state(before)
 
 
 class _HostArguments:
@@ -119,8 +142,11 @@ class _HostArguments:
             base = active.backend().make_tensor_from_computation_data(data_of(lazy, SyncCause.EAGER))
             base = with_strides(base, lazy.shape).to(self.device)
             self.bases[id(lazy)] = base
-        layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
-        moved = view_of_storage(base, layout)
+        moved = view_of_storage(base, layout_of(tensor))
+        if tensor.is_conj():
+            moved = torch._conj(moved)
+        if tensor.is_neg():
+            moved = torch._neg_view(moved)
         self.originals[id(moved)] = tensor
         self.tensors.append(moved)  # keeps the id taken
         return moved

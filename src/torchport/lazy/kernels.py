@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
 from torchport import metrics
 from torchport.backend import Shape, Value
@@ -27,11 +28,12 @@ from torchport.lazy.recording import (
 )
 from torchport.lazy.schema import Kind, Operator, describe
 from torchport.lazy.specials import resize_output_
-from torchport.lazy.sync import run_graph
+from torchport.lazy.sync import run_graph, view_of_storage
 from torchport.lazy.tensor import dense_shape, new_tensor
 from torchport.lazy.trace import LOCK
 
 Kernel = Callable[..., Any]
+_PROBE_LIMIT_BYTES = 1 << 24
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -119,7 +121,7 @@ def _mutating_kernel(info: Operator) -> Kernel:
     functional_info = describe(functional)
     outs = frozenset(m.name for m in info.mutations if m.is_out)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
-    in_place = tuple(m for m in info.mutations if not m.is_out)
+    in_place = any(not m.is_out and not m.is_list for m in info.mutations) and not outs
     position = {m.name: m.position for m in info.mutations}
     defaults = _missing_defaults(op, functional)
 
@@ -133,7 +135,10 @@ def _mutating_kernel(info: Operator) -> Kernel:
                 return eager.run(op, args, kwargs, "", count=False)
             for m in info.mutations:
                 if _is_foreign(written(m.name, args, kwargs)):
-                    return eager.run(op, args, kwargs, "its result goes to another device", count=False)
+                    raise RuntimeError(
+                        "Expected all tensors to be on the same device, but found at least two devices, "
+                        f"{active.device_type}:0 and cpu!"
+                    )
             if len(args) < len(defaults):
                 args += defaults[len(args) :]
             found = collect(info, args, kwargs, outs)
@@ -143,9 +148,12 @@ def _mutating_kernel(info: Operator) -> Kernel:
             key = tuple(found[0])
             entry = entries.get(key)
             if entry is None:
-                _check_writes(info, args, kwargs, in_place)
+                if in_place:
+                    _check_writes(info, args, kwargs)
                 inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
                 entry = entries[key] = build_entry(functional_info, functional, inputs, keywords, found, outs)
+            elif in_place and _is_aliased(info, args, args[0]):
+                _check_writes(info, args, kwargs)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
@@ -182,26 +190,53 @@ def _functional_arguments(
     return args, keywords
 
 
-def _check_writes(
-    info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], in_place: tuple[Any, ...]
-) -> None:
-    """Runs an in-place operator itself on meta tensors, for the errors that its functional form does not raise."""
-    if not in_place or any(m.is_list for m in in_place) or any(m.is_out for m in info.mutations):
-        return
+def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Runs an operator that writes on host tensors laid out like its own, for the errors that its functional form does
+    not raise: a dtype or a size that does not fit, cells that overlap.
+
+    Raises:
+        Exception: eager's own.
+    """
     op = info.op
-    if torch.Tag.nondeterministic_seeded in op.tags:
-        return
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    device = "cpu" if sum(t.numel() * t.element_size() for t in tensors) <= _PROBE_LIMIT_BYTES else "meta"
+    storages: dict[int, torch.Tensor] = {}
 
-    def to_meta(x: Any) -> Any:
+    def convert(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-        return [to_meta(y) for y in x] if isinstance(x, (list, tuple)) else x
+            storage = x.untyped_storage()
+            flat = storages.get(storage._cdata)
+            if flat is None:
+                flat = storages[storage._cdata] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=device)
+            layout = (tuple(x.shape), x.stride(), x.storage_offset(), x.dtype)
+            return view_of_storage(flat, layout)
+        return [convert(y) for y in x] if isinstance(x, (list, tuple)) else x
 
-    with torch._C._AutoDispatchBelowAutograd():
-        try:
-            op(*[to_meta(a) for a in args], **{k: to_meta(v) for k, v in kwargs.items()})
-        except NotImplementedError:
-            return  # no meta kernel: what the functional form accepts is accepted
+    state = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in op.tags else None
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            op(*[convert(a) for a in args], **{k: convert(v) for k, v in kwargs.items()})
+    except NotImplementedError:
+        return  # no kernel: what the functional form accepts is accepted
+    finally:
+        if state is not None:
+            torch.set_rng_state(state)
+
+
+def _is_aliased(info: Operator, args: tuple[Any, ...], target: Any) -> bool:
+    """Whether another operand shares the written tensor's storage in another layout: eager may refuse that."""
+    if not isinstance(target, torch.Tensor):
+        return False
+    storage = target.untyped_storage()
+    for a in args:
+        if (
+            isinstance(a, torch.Tensor)
+            and a is not target
+            and a.untyped_storage() is storage
+            and (a.storage_offset() != target.storage_offset() or a.stride() != target.stride() or a.shape != target.shape)
+        ):
+            return True
+    return False
 
 
 def _write_results(

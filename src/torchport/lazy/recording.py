@@ -26,6 +26,7 @@ from torchport.lazy.views import Layout, plan_view
 
 CONSTANT, TENSOR, TENSORS, NUMBER, NUMBERS = Kind.CONSTANT, Kind.TENSOR, Kind.TENSORS, Kind.NUMBER, Kind.NUMBERS
 IGNORED, GENERATOR = Kind.IGNORED, Kind.GENERATOR
+aten = torch.ops.aten
 _NUMBER_TYPES = frozenset({bool, int, float, complex})
 _TAKES_CPU_INDICES = frozenset({"index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"})
 
@@ -85,14 +86,33 @@ def read(tensor: torch.Tensor) -> tuple[Value, Shape]:
     ):
         if lazy.value is None:
             write_unwritten(lazy)
-        return lazy.value, shape  # type: ignore[return-value]
-    return read_view(lazy, (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype))
+        value: Value = lazy.value  # type: ignore[assignment]
+    else:
+        value, shape = read_view(lazy, layout_of(tensor))
+    if tensor.is_conj() or tensor.is_neg():
+        value = with_bits(tensor, value)
+    return value, shape
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """Where a tensor's elements are in its storage."""
+    return (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+
+
+def with_bits(tensor: torch.Tensor, value: Value) -> Value:
+    """The value conjugated and negated as the tensor's bits say; PyTorch leaves them set for some operators."""
+    for is_set, op in ((tensor.is_conj(), aten.conj_physical.default), (tensor.is_neg(), aten.neg.default)):
+        if is_set:
+            shape = value.shape
+            args = (operand(0),)
+            value = add_value(Call(op, args, (), (shape,), infer(op, args, {}, (shape,), [])), (value,))
+    return value
 
 
 def write(tensor: torch.Tensor, value: Value) -> None:
     """Gives a tensor on the device a new value of its sizes and dtype; all views of its storage see it."""
     lazy = lazy_tensor_of(tensor)
-    layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    layout = layout_of(tensor)
     shape = lazy.shape
     if layout == (shape.sizes, shape.strides, 0, shape.dtype):
         active.trace.write(lazy, value)
@@ -135,7 +155,7 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
                 try:
                     lazy = a.untyped_storage()._torchport
                 except (AttributeError, NotImplementedError):
-                    value, shape = _foreign(info, a)
+                    value, shape = _foreign(info, a, not operands)
                 else:
                     shape = lazy.shape
                     if (
@@ -144,6 +164,7 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
                         and a.dtype is shape.dtype
                         and not a.storage_offset()
                         and lazy.value is not None
+                        and not shape.is_complex
                     ):
                         value = lazy.value
                     else:
@@ -203,7 +224,7 @@ def _collect(
         try:
             value, shape = read(a)
         except (AttributeError, NotImplementedError):
-            value, shape = _foreign(info, a)
+            value, shape = _foreign(info, a, not operands)
         operands.append(value)
         shapes.append(shape)
         key.append(shape)
@@ -211,14 +232,17 @@ def _collect(
         key.append(_static(a))
 
 
-def _foreign(info: Operator, tensor: torch.Tensor) -> tuple[Value, Shape]:
+def _foreign(info: Operator, tensor: torch.Tensor, is_first: bool) -> tuple[Value, Shape]:
     """A tensor of another device among ours: allowed where eager PyTorch allows it, and uploaded.
 
     Raises:
         RuntimeError: it is not allowed; the text is that of eager PyTorch.
     """
     if tensor.device.type == "cpu" and tensor.layout is torch.strided:
-        if tensor.dim() == 0 or info.counter_name.rstrip("_") in _TAKES_CPU_INDICES:
+        takes_indices = info.counter_name.rstrip("_") in _TAKES_CPU_INDICES
+        if takes_indices and is_first:
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+        if tensor.dim() == 0 or takes_indices:
             return upload(tensor)
     raise RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "

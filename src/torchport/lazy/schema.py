@@ -93,7 +93,8 @@ def argument_kind(op: OpOverload, argument: Any) -> int:
         return Kind.GENERATOR
     if bare in ("number", "Scalar", "float", "complex"):
         name = argument.name
-        if name in _STATIC_NUMBER_NAMES or (op._schema.name.removesuffix("_"), name) in _STATIC_NUMBERS:
+        # A bound or a probability of a random operator is checked when it is called, by the operator itself.
+        if torch.Tag.nondeterministic_seeded in op.tags or name in _STATIC_NUMBER_NAMES or (op._schema.name.removesuffix("_"), name) in _STATIC_NUMBERS:
             return Kind.CONSTANT
         return Kind.NUMBER
     if bare == "List[number]":

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from torchport import metrics
+from torchport.config import lock_setting
 from torchport.lazy import active, storage_support, torch_patches
 from torchport.lazy.device_module import DeviceModule
 from torchport.lazy.registration import register_device, register_kernels
@@ -38,6 +39,8 @@ def set_up() -> None:
     metrics.register_report_section(_report)
     metrics.register_figures(_figures)
     available = True
+    lock_setting("device_name", f"the device is registered with torch as {active.device_type!r}; set the environment "
+        "variable TORCHPORT_DEVICE_NAME before torchport is imported")
 
 
 def _report() -> str:

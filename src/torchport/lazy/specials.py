@@ -15,9 +15,8 @@ import torch
 from torchport import metrics
 from torchport.backend import Shape, Value
 from torchport.ir.call import Call, number, operand
-from torchport.ir.inference import infer
 from torchport.lazy import active
-from torchport.lazy.recording import cut_if_due, read, upload, write
+from torchport.lazy.recording import cut_if_due, read, upload, with_bits, write
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import host_tensor
 from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of, new_strided, new_tensor
@@ -35,6 +34,7 @@ METADATA_OPERATORS = (
     "view_as_complex",
     "set_.source_Storage_storage_offset",
     "set_.source_Storage",
+    "set_.source_Tensor",
 )
 
 
@@ -97,38 +97,18 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
             host = src.detach().to(device="cpu", dtype=self.dtype)
             value, shape = upload(host)
         else:
-            value, shape = _read_resolved(src)
+            value, shape = read(src)
             metrics.increment("lazy::copy")
             if shape.dtype is not self.dtype:
                 value = _cast(value, self.dtype)
         if shape.sizes != tuple(self.shape):
             _check_broadcast(src, self)
             value = _broadcast(value, shape.sizes, tuple(self.shape))
-        write(self, _with_bits(self, value))
+        write(self, with_bits(self, value))
         if active.trace.operations >= active.max_pending():
             active.cut_due = True
             cut_if_due()
     return self
-
-
-def _read_resolved(tensor: torch.Tensor) -> tuple[Value, Shape]:
-    """A tensor's value with its conjugate and negative bits applied: the operators here see them, others do not."""
-    value, shape = read(tensor)
-    return _with_bits(tensor, value), shape
-
-
-def _with_bits(tensor: torch.Tensor, value: Value) -> Value:
-    if tensor.is_conj():
-        call = _unary_call(aten.conj_physical.default, value.shape)
-        value = Value(active.trace.add(active.builder(), call, (value,)))
-    if tensor.is_neg():
-        call = _unary_call(aten.neg.default, value.shape)
-        value = Value(active.trace.add(active.builder(), call, (value,)))
-    return value
-
-
-def _unary_call(op: Any, shape: Shape) -> Call:
-    return Call(op, (operand(0),), (), (shape,), infer(op, (operand(0),), {}, (shape,), []))
 
 
 def _cast(value: Value, dtype: torch.dtype) -> Value:
@@ -183,7 +163,7 @@ def to_copy(
             value, shape = upload(host, shape)
             return new_tensor(shape, value)
     with LOCK:
-        value, shape = _read_resolved(self)
+        value, shape = read(self)
         out = _like(self, dtype or self.dtype, memory_format)
         metrics.increment("lazy::_to_copy")
         if out.dtype is not shape.dtype:
@@ -214,7 +194,7 @@ def _laid_out(value: Value, shape: Shape, out: Shape) -> Value:
 def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """``aten::clone``: a storage of its own with the same contents, which costs nothing until one is written."""
     with LOCK:
-        value, shape = _read_resolved(self)
+        value, shape = read(self)
         metrics.increment("lazy::clone")
         out = _like(self, self.dtype, memory_format)
         return new_tensor(out, _laid_out(value, shape, out))
@@ -300,6 +280,13 @@ def resize_(
     return self
 
 
+def set_(self: torch.Tensor) -> torch.Tensor:
+    """``aten::set_``: a storage of its own, without elements."""
+    with LOCK:
+        storage = new_tensor(Shape(self.dtype, (0,)), None).untyped_storage()
+    return aten.set_.source_Storage_storage_offset(self, storage, 0, [0], [1])  # type: ignore[no-any-return]
+
+
 def resize_output_(self: torch.Tensor, size: Sequence[int], device: torch.device) -> torch.Tensor:
     """``aten::_resize_output_``: makes room for a result, with eager's warning when there was another one."""
     if tuple(self.shape) != tuple(size):
@@ -346,6 +333,10 @@ def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
     return 0
 
 
+def record_stream(self: torch.Tensor, s: torch.Stream) -> None:
+    """``aten::record_stream``: nothing to record, since launches run in order on one stream."""
+
+
 def efficientzerotensor(
     size: Sequence[int],
     *,
@@ -376,8 +367,10 @@ SPECIAL_KERNELS: dict[str, Callable[..., Any]] = {
     "_local_scalar_dense": local_scalar_dense,
     "equal": equal,
     "resize_": resize_,
+    "set_": set_,
     "_resize_output_": resize_output_,
     "native_batch_norm": native_batch_norm,
     "_fused_sdp_choice": fused_sdp_choice,
+    "record_stream": record_stream,
     "_efficientzerotensor": efficientzerotensor,
 }

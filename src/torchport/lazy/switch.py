@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import torch
 
@@ -35,8 +36,18 @@ def use(name: str) -> None:
 
 
 def _finish_pending() -> None:
-    launch(SyncCause.BARRIER, user_location())
+    if active.trace.operations:
+        launch(SyncCause.BARRIER, user_location())
     executor.wait_all()
+
+
+def _before_fork() -> None:
+    _finish_pending()
+    LOCK.acquire()
+
+
+# A child process finds values, not a trace that two processes would launch; and a lock that no lost thread holds.
+os.register_at_fork(before=_before_fork, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 def _activate_default() -> None:
@@ -44,6 +55,7 @@ def _activate_default() -> None:
 
 
 active.activate_default = _activate_default
+active.flush = _finish_pending
 default_registry().add_listener(active.forget)
 
 

@@ -7,8 +7,9 @@ nothing is computed twice whoever reads what and when. Looking up the compiled c
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,7 @@ from torchport.backend import (
 )
 from torchport.config import settings
 from torchport.errors import StrictModeError
+from torchport.ir.call import DEVICE_DATA, Call
 from torchport.ir.graph import Graph, post_order
 from torchport.ir.location import Location
 from torchport.ir.node import Node
@@ -58,7 +60,7 @@ class _Compiled:
 
 
 _cache: LruCache[_Compiled] = LruCache(settings.compile_cache_entries)
-_last_compile: dict[str, int] = {}
+_last_compile: dict[str, list[Call]] = {}
 
 
 def sync(wait: bool = False) -> None:
@@ -107,17 +109,23 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
             arguments.append(make(nodes[i].numbers[n], device))
         builder = backend.get_ir_builder()
         placeholders = []
+        undo: dict[int, list[Callable[[], None]]] = {}
+        kept: dict[int, int] = {}
         for value, tensors in zip(results, holders, strict=True):
             placeholder = backend.create_data_placeholder(device, value.shape)
             placeholders.append(placeholder)
             leaf = Value(builder.make_device_data(placeholder))
             for tensor in tensors:
+                if tensor.previous is not None:
+                    undo.setdefault(len(placeholders) - 1, []).append(_undo(tensor, leaf, tensor.previous))
+                    kept[id(tensor.previous)] = kept.get(id(tensor.previous), 0) + 1
+                    tensor.previous = None
                 tensor.value = leaf
                 tensor.views = None
                 tensor.trace = 0
         if held:
             _keep_pending(held, results, holders)
-        donated = _donated(trace, compiled)
+        donated = _donated(trace, compiled, kept)
         execution = Execution(
             backend,
             compiled.computation,
@@ -128,7 +136,22 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
             donated,
             compiled.duration,
         )
+        execution.undo = undo
     executor.submit(execution, wake=not soon_read)
+
+
+def _undo(tensor: LazyTensor, failed: Value, previous: Value) -> Callable[[], None]:
+    """What gives a tensor its contents from before, when the computation of its new ones has failed."""
+    reference = weakref.ref(tensor)
+
+    def step() -> None:
+        with LOCK:
+            tensor = reference()
+            if tensor is not None and tensor.value is failed:
+                tensor.value = previous
+                tensor.views = None
+
+    return step
 
 
 def _live_results(
@@ -196,9 +219,12 @@ def _compile(
     live = Graph(trace.nodes, results).without_dead_nodes()
     graph = live.copy()
     where = str(location)
-    seen = _last_compile.get(where, 0)
-    _last_compile[where] = seen + 1
-    why = "first graph on this line" if not seen else f"graph number {seen + 1} on this line differs from those before"
+    calls = [n.call for n in trace.nodes]
+    before = _last_compile.get(where)
+    why = "first graph on this line" if before is None else _difference(before, calls)
+    if len(_last_compile) > 1 << 12:
+        _last_compile.clear()
+    _last_compile[where] = calls
     record_event(EventKind.COMPILE, f"{cause}, {len(graph)} nodes, {why}", location)
     leaf_position = {id(v.node): i for i, v in enumerate(trace.leaves)}
     parameters = [leaf_position[id(n)] for n in live.parameters]
@@ -215,6 +241,20 @@ def _compile(
         Duration(),
         [(p, uses[id(trace.leaves[parameters[p]])]) for _, p in aliases],
     )
+
+
+def _difference(before: list[Call], now: list[Call]) -> str:
+    """What is different from the graph that was compiled last on this line, at its first difference."""
+    for i, (a, b) in enumerate(zip(before, now, strict=False)):
+        if a is not b and a.digest != b.digest:
+            if a.op is b.op is DEVICE_DATA:
+                return f"an input is {b.outputs[0]!r}, before {a.outputs[0]!r}"
+            if a.op is b.op and a.inputs != b.inputs:
+                return f"operation {i}, {b.name}, is called with {list(b.inputs)}, before with {list(a.inputs)}"
+            return f"operation {i} is {b!r}, before {a!r}"
+    if len(before) != len(now):
+        return f"it has {len(now)} operations, before {len(before)}"
+    return "the same operations, with other results or other sharing of operands"
 
 
 def lower_and_compile(
@@ -264,15 +304,17 @@ def _alias_candidates(results: list[Value], parameter_position: dict[int, int]) 
     return pairs
 
 
-def _donated(trace: Trace, compiled: _Compiled) -> list[int]:
+def _donated(trace: Trace, compiled: _Compiled, kept: dict[int, int]) -> list[int]:
     """The aliased parameters that nobody holds any more, if that is all of them; else none.
 
-    A parameter's value object is referenced by the trace's list of leaves, by each use in a node, by this function's
-    loop, and by every lazy tensor whose contents it is: so the count says whether there is such a tensor.
+    A parameter's value object is referenced by the trace's list of leaves, by each use in a node, by ``kept`` entries
+    that bring it back after a failure, by a variable here and the call that counts, and by every lazy tensor whose
+    contents it is: so the count says whether there is such a tensor. Its data is referenced by the leaf and by the list
+    of arguments, and by whoever reads it now.
     """
     for position, uses in compiled.alias_uses:
         leaf = trace.leaves[compiled.parameters[position]]
-        if sys.getrefcount(leaf) != uses + 3 or sys.getrefcount(leaf.node.data) != 4:
+        if sys.getrefcount(leaf) != uses + kept.get(id(leaf), 0) + 3 or sys.getrefcount(leaf.node.data) != 3:
             return []
     return [position for position, _ in compiled.alias_uses]
 

@@ -91,6 +91,8 @@ _ids = itertools.count()
 
 def is_dense(shape: Shape) -> bool:
     """Whether the elements fill a storage without gaps or overlaps."""
+    if 0 in shape.sizes:
+        return True
     expected = 1
     for stride, size in sorted((s, n) for n, s in zip(shape.sizes, shape.strides, strict=True) if n > 1):
         if stride != expected:

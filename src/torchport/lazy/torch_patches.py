@@ -191,9 +191,25 @@ def _patch_backward() -> None:
     torch.autograd._engine_run_backward = _engine_run_backward
 
 
+def _patch_default_dtype() -> None:
+    """``torch.set_default_dtype``: what was traced before it ran under the old one, also where it runs later."""
+    original = torch.set_default_dtype
+
+    def set_default_dtype(d: torch.dtype, /) -> None:
+        if d is not torch.get_default_dtype():
+            active.flush()
+            original(d)
+            active.forget()
+
+    set_default_dtype.__doc__ = original.__doc__
+    torch.set_default_dtype = set_default_dtype
+
+
 def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     if settings.barrier_after_optimizer_step and active.trace.operations:
-        barrier()
+        groups = optimizer.param_groups
+        if any(g["params"] and g["params"][0].device.type == active.device_type for g in groups):
+            barrier()
 
 
 def install() -> None:
@@ -203,6 +219,7 @@ def install() -> None:
     _patch_module_apply()
     _patch_printing()
     _patch_backward()
+    _patch_default_dtype()
     register_optimizer_step_post_hook(_after_optimizer_step)
 
 

@@ -102,6 +102,9 @@ class Trace:
 
     def write(self, tensor: LazyTensor, value: Value | None) -> None:
         """Gives a lazy tensor new contents."""
+        before = tensor.value
+        if before is not None and before.node.data is not None:
+            tensor.previous = before
         tensor.value = value
         tensor.views = None
         tensor.host = None

@@ -11,6 +11,7 @@ import math
 import os
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -33,9 +34,13 @@ class Duration:
 
 
 class Execution:
-    """One launched computation: what it runs, with what, and the placeholders that its results go to."""
+    """One launched computation: what it runs, with what, and the placeholders that its results go to.
 
-    __slots__ = ("_done", "arguments", "backend", "computation", "device", "donated", "duration", "location", "results")
+    Attributes:
+        undo: by result, what gives those who wait for it their contents from before, should it fail.
+    """
+
+    __slots__ = ("_done", "arguments", "backend", "computation", "device", "donated", "duration", "location", "results", "undo")
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Execution:
         self.location = location
         self.donated = donated
         self.duration = duration or Duration()
+        self.undo: dict[int, list[Callable[[], None]]] = {}
         self._done = False
         for data in results:
             data.info = self
@@ -72,21 +78,20 @@ class Execution:
             self.arguments[i].info = DONATED
         start = time.perf_counter()
         try:
-            outcome = self._execute()
-        except Exception as error:  # a stranger's backend: whatever it raises belongs to the reader of its results
-            failure = self._failure(error)
-            for data in self.results:
-                data.error = failure
-        else:
-            for data, result in zip(self.results, outcome, strict=True):
+            for data, result in zip(self.results, self._execute(), strict=True):
                 if result.error is not None:
                     data.error = result.error
                 else:
                     data.assign(result)
-        for data in self.results:
-            if data.error is not None and data.error not in _unraised and not _was_raised(data.error):
-                _unraised.append(data.error)
+        except Exception as error:  # a stranger's backend: whatever it raises belongs to the reader of its results
+            failure = self._failure(error)
+            for data in self.results:
+                data.error = failure
+        for i, data in enumerate(self.results):
+            if data.error is not None:
+                _note(data.error, self.undo.get(i, ()))
             data.info = None
+        self.undo = {}
         self._done = True
         self.arguments = []
         self.duration.last_s = time.perf_counter() - start
@@ -139,15 +144,29 @@ class Execution:
             return error
         where = f", launched at {self.location}" if self.location is not None else ""
         failure = ExecutionError(f"{self.computation.name} failed{where}: {type(error).__name__}: {error}")
-        failure.__cause__ = error
+        failure.add_note("".join(traceback.format_exception(error)))
         return failure
 
 
-_unraised: list[BaseException] = []
+class _Failure:
+    """What is known of an error that spoiled data: whether the program was told, and how to go back."""
+
+    __slots__ = ("error", "undo")
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.undo: list[Callable[[], None]] = []
 
 
-def _was_raised(error: BaseException) -> bool:
-    return getattr(error, "raised", False)
+_unraised: dict[int, _Failure] = {}
+
+
+def _note(error: BaseException, undo: Sequence[Callable[[], None]]) -> None:
+    if not getattr(error, "raised", False):
+        _unraised.setdefault(id(error), _Failure(error)).undo.extend(undo)
+    else:
+        for step in undo:
+            step()
 
 
 def raise_once(error: BaseException) -> None:
@@ -156,11 +175,16 @@ def raise_once(error: BaseException) -> None:
     Raises:
         ExecutionError: always.
     """
-    if error in _unraised:
-        _unraised.remove(error)
-    if not _was_raised(error):
+    failure = _unraised.pop(id(error), None)
+    if failure is not None:
         error.raised = True  # type: ignore[attr-defined]
-        raise error
+        for step in reversed(failure.undo):
+            step()
+        # A copy: the stored one must not keep the frames, and so the tensors, of those who were told.
+        told = ExecutionError(str(error))
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(note)
+        raise told
     raise ExecutionError(f"this tensor has no value: it depends on a computation that failed earlier: {error}")
 
 
@@ -287,5 +311,5 @@ def wait_device_ops() -> None:
         ExecutionError: a computation failed and nothing has raised its error yet.
     """
     executor.wait_all()
-    if _unraised:
-        raise_once(_unraised[0])
+    for failure in list(_unraised.values()):
+        raise_once(failure.error)

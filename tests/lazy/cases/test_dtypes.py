@@ -216,6 +216,53 @@ def test_views_of_unusual_dtypes(program: Callable[[str, Sync], object], barrier
     check(program, barrier)
 
 
+# PyTorch hands these to a device with the conjugate and negative bits still set.
+BIT_READERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mm": torch.mm,
+    "matmul of three dims": lambda a, b: torch.matmul(a[None], b[None]),
+    "addmm": lambda a, b: torch.addmm(a, a, b),
+    "addmm in place": lambda a, b: torch.ones_like(b).addmm_(a, b),
+    "bmm": lambda a, b: torch.bmm(a[None], b[None]),
+    "baddbmm": lambda a, b: torch.baddbmm(a[None], a[None], b[None]),
+    "dot": lambda a, b: torch.dot(a[0], b[0]),
+    "vdot": lambda a, b: torch.vdot(a[0], b[0]),
+    "mv": lambda a, b: torch.mv(a, b[0]),
+    "einsum": lambda a, b: torch.einsum("ij,kj->ik", a, b),
+    "solve": torch.linalg.solve,
+    "svdvals": lambda a, b: torch.linalg.svdvals(a),
+    "copy": lambda a, b: torch.empty_like(b).copy_(a),
+    "to another dtype": lambda a, b: a.to(torch.complex128 if a.is_complex() else torch.float64),
+    "cat": lambda a, b: torch.cat([a, b]),
+    "index": lambda a, b: a[torch.tensor([2, 0], device=a.device)],
+    "clone": lambda a, b: a.clone(),
+    "contiguous": lambda a, b: a.t().contiguous(),
+    "sum": lambda a, b: a.sum(),
+    "abs": lambda a, b: a.abs(),
+}
+BITS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "conj": torch.Tensor.conj,
+    "adjoint": torch.Tensor.adjoint,
+    "neg": lambda z: z.conj().imag,
+    "neg of a view": lambda z: torch.ops.aten._neg_view(z.t()),
+}
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("name", BIT_READERS)
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_conjugate_and_negative_views_are_read_as_such(name: str, bits: str, side: str) -> None:
+    def program(D: str, sync: Sync) -> object:
+        z, w = data(D, 3, 3, dtype=torch.complex64), data(D, 3, 3, seed=2, dtype=torch.complex64)
+        a, b = BITS[bits](z), BITS[bits](w)
+        if side == "left":
+            b = b.resolve_conj().resolve_neg()
+        elif side == "right":
+            a = a.resolve_conj().resolve_neg()
+        return BIT_READERS[name](a, b)
+
+    check(program, rtol=1e-4, atol=1e-4, strides=name not in ("solve", "svdvals"))
+
+
 EMPTY: dict[str, Expression] = {
     "sum": lambda D: torch.zeros(0, 3, device=D).sum(0),
     "mean is nan": lambda D: torch.zeros(0, device=D).mean(),
