@@ -188,7 +188,7 @@ class Settings:
         if setting is None:
             raise SettingError(_no_such_setting(name))
         setting.check(value, f"settings.{name} = {value!r}")
-        if name in _locked and value != getattr(self, name):
+        if name in _locked and self is settings and value != getattr(self, name):
             raise SettingError(f"settings.{name} = {value!r}: it is {getattr(self, name)!r} for good: {_locked[name]}")
         # Not super(): a dataclass with slots is a second class, of which the first one's super() knows nothing.
         object.__setattr__(self, name, value)

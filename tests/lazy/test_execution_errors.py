@@ -228,6 +228,7 @@ import sys
 import torch, torchport
 from torchport.backend import BackendData, Shape
 from torchport.backends.interpreter import InterpreterBackend
+from torchport.config import override
 from torchport.errors import ExecutionError
 
 class Wrong(InterpreterBackend):

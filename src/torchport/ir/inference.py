@@ -84,11 +84,14 @@ def infer(
         return shapes
     try:
         return _run(op, args, kwargs, inputs, numbers, "cpu")
-    except NotImplementedError:
+    except NotImplementedError as cpu_error:
+        if "not implemented for" in str(cpu_error):  # not for this dtype, in eager's words
+            raise
         if meta_error is not None:
             raise meta_error from None
     except Exception as cpu_error:  # an operator's own error
-        # Zeros can be the wrong values for an operator that is right for these shapes: an inverse, a distribution.
+        # Zeros can be the wrong values for an operator that is right for these shapes: an inverse, a distribution, a
+        # mask.
         if meta_error is not None or not _accepts_other_values(op, args, kwargs, inputs, numbers):
             raise cpu_error from None
     return shapes
@@ -97,6 +100,8 @@ def infer(
 def _accepts_other_values(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: tuple[Shape, ...], numbers: list[Any]
 ) -> bool:
+    if any(s.dtype in (torch.bool, torch.uint8) for s in inputs):
+        return True
     if op._schema.name.startswith(("aten::linalg_", "aten::_linalg_", "aten::cholesky", "aten::_cholesky")):
         return True
     try:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchport import metrics
 from torchport.backend import Shape, Value
+from torchport.ir.call import Call
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.lazy import active, eager
@@ -72,7 +73,12 @@ def _functional_kernel(info: Operator) -> Kernel:
             key = tuple(found[0])
             entry = entries.get(key)
             if entry is None:
-                entry = entries[key] = build_entry(info, op, args, kwargs, found, _NO_NAMES)
+                try:
+                    entry = entries[key] = build_entry(info, op, args, kwargs, found, _NO_NAMES)
+                except NotImplementedError:
+                    if op.namespace == "aten":
+                        raise
+                    entry = entries[key] = Entry(Call(op), "it has no fake implementation, so its sizes are unknown", False)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
@@ -148,11 +154,13 @@ def _mutating_kernel(info: Operator) -> Kernel:
             key = tuple(found[0])
             entry = entries.get(key)
             if entry is None:
-                if in_place:
+                if in_place or (outs and any(_is_aliased(args, kwargs.get(name)) for name in outs)):
                     _check_writes(info, args, kwargs)
                 inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
                 entry = entries[key] = build_entry(functional_info, functional, inputs, keywords, found, outs)
-            elif in_place and _is_aliased(info, args, args[0]):
+            elif in_place and _is_aliased(args, args[0]):
+                _check_writes(info, args, kwargs)
+            elif outs and any(_is_aliased(args, kwargs.get(name)) for name in outs):
                 _check_writes(info, args, kwargs)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
@@ -199,7 +207,10 @@ def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any])
     """
     op = info.op
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    device = "cpu" if sum(t.numel() * t.element_size() for t in tensors) <= _PROBE_LIMIT_BYTES else "meta"
+    # The cells that a mask selects depend on its values; there only the meta kernel can tell.
+    masked = any(t.dtype in (torch.bool, torch.uint8) for t in tensors)
+    small = sum(t.numel() * t.element_size() for t in tensors) <= _PROBE_LIMIT_BYTES
+    device = "cpu" if small and not masked else "meta"
     storages: dict[int, torch.Tensor] = {}
 
     def convert(x: Any) -> Any:
@@ -216,14 +227,16 @@ def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any])
     try:
         with torch._C._AutoDispatchBelowAutograd():
             op(*[convert(a) for a in args], **{k: convert(v) for k, v in kwargs.items()})
-    except NotImplementedError:
+    except NotImplementedError as error:
+        if "not implemented for" in str(error):  # not for this dtype, in eager's words
+            raise
         return  # no kernel: what the functional form accepts is accepted
     finally:
         if state is not None:
             torch.set_rng_state(state)
 
 
-def _is_aliased(info: Operator, args: tuple[Any, ...], target: Any) -> bool:
+def _is_aliased(args: tuple[Any, ...], target: Any) -> bool:
     """Whether another operand shares the written tensor's storage in another layout: eager may refuse that."""
     if not isinstance(target, torch.Tensor):
         return False

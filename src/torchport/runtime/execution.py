@@ -162,6 +162,12 @@ _unraised: dict[int, _Failure] = {}
 
 
 def _note(error: BaseException, undo: Sequence[Callable[[], None]]) -> None:
+    # An error is kept as long as the data that it spoiled; tracebacks would keep the frames of the reader, and with them
+    # its tensors, as long.
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
     if not getattr(error, "raised", False):
         _unraised.setdefault(id(error), _Failure(error)).undo.extend(undo)
     else:
@@ -184,7 +190,10 @@ def raise_once(error: BaseException) -> None:
         told = ExecutionError(str(error))
         for note in getattr(error, "__notes__", ()):
             told.add_note(note)
-        raise told
+        try:
+            raise told
+        finally:
+            del told, failure  # or this frame and the exception would keep each other, and the caller's tensors
     raise ExecutionError(f"this tensor has no value: it depends on a computation that failed earlier: {error}")
 
 
