@@ -9,7 +9,7 @@ import torch
 from interpreter_graphs import CPU0, N, Traced, aten, storage
 
 from torchport.backend import BackendData, Computation
-from torchport.backends.interpreter import InterpreterBackend
+from torchport.backends.interpreter import InterpreterBackend, program
 from torchport.backends.interpreter.bindings import fastest
 from torchport.ir.builder import IrBuilder
 from torchport.ir.graph import Graph
@@ -292,7 +292,7 @@ def test_two_hundred_thousand_dependent_nodes() -> None:
 
 
 def test_values_cross_from_one_function_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchport.backends.interpreter.program.CHUNK_STATEMENTS", 3)
+    monkeypatch.setattr(program, "CHUNK_STATEMENTS", 3)
     x = torch.randn(4, 4)
     t = Traced()
     p = t.parameter(x)

@@ -35,6 +35,7 @@ class DeviceModule:
     """The functions of ``torch.<device name>``."""
 
     _initialized = True  # torch.utils.checkpoint keeps the generator's state of initialised devices only
+    _peak_bytes = 0
     device = _DeviceContext
     device_of = _DeviceContext
 
@@ -141,12 +142,13 @@ class DeviceModule:
     def memory_allocated(self, device: Any = None) -> int:
         """Bytes that live tensors hold now, as the backend counts them; 0 where it does not."""
         _index(device)
-        return int(active.backend().get_metrics().get("bytes_held", 0))
+        held = int(active.backend().get_metrics().get("bytes_held", 0))
+        self._peak_bytes = max(self._peak_bytes, held)
+        return held
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        """The largest that :meth:`memory_allocated` has been, as the backend counts it."""
-        _index(device)
-        return int(active.backend().get_metrics().get("peak_bytes_held", 0))
+        """The largest figure that :meth:`memory_allocated` has given, this time included."""
+        return max(self._peak_bytes, self.memory_allocated(device))
 
     def memory_reserved(self, device: Any = None) -> int:
         """The same as :meth:`memory_allocated`: nothing is cached."""
@@ -164,8 +166,9 @@ class DeviceModule:
         }
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """Does nothing: the backend's peak is that of the process."""
+        """Forgets the largest figure."""
         _index(device)
+        self._peak_bytes = 0
 
     def empty_cache(self) -> None:
         """Does nothing: nothing is cached."""

@@ -172,7 +172,9 @@ def to_copy(
 
 
 def _like(tensor: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format | None) -> Shape:
-    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    # The two differ for tensors without elements, where the CPU's layout costs nothing to ask for.
+    device = "meta" if tensor.numel() else "cpu"
+    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     like = torch.empty_like(meta, dtype=dtype, memory_format=memory_format or torch.preserve_format)
     return dense_shape(Shape(dtype, tuple(like.shape), like.stride()))
 

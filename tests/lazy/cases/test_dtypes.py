@@ -224,8 +224,9 @@ BIT_READERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "addmm in place": lambda a, b: torch.ones_like(b).addmm_(a, b),
     "bmm": lambda a, b: torch.bmm(a[None], b[None]),
     "baddbmm": lambda a, b: torch.baddbmm(a[None], a[None], b[None]),
-    "dot": lambda a, b: torch.dot(a[0], b[0]),
-    "vdot": lambda a, b: torch.vdot(a[0], b[0]),
+    # Eager leaves the conjugate bit set on some of these results; the value is what counts.
+    "dot": lambda a, b: torch.dot(a[0], b[0]).resolve_conj(),
+    "vdot": lambda a, b: torch.vdot(a[0], b[0]).resolve_conj(),
     "mv": lambda a, b: torch.mv(a, b[0]),
     "einsum": lambda a, b: torch.einsum("ij,kj->ik", a, b),
     "solve": torch.linalg.solve,
