@@ -15,7 +15,7 @@ a graph, and compiled and executed by the active backend at a barrier, or when a
 The names below are the public ones.
 """
 
-import torchport.backends  # before the function of that name, which would else be replaced by the package
+import torchport.backends  # noqa: F401 - before the function of that name, which the package would else replace
 from torchport import debug, errors, metrics
 from torchport.backend import (
     Availability,
@@ -65,7 +65,8 @@ from torchport.lazy.rng import manual_seed
 from torchport.lazy.setup import set_up as _set_up
 from torchport.lazy.strict import set_strict
 from torchport.lazy.switch import use
-from torchport.lazy.sync import sync, wait_device_ops
+from torchport.lazy.sync import sync
+from torchport.runtime.execution import wait_device_ops
 
 __version__ = "0.1.0"
 

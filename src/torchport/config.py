@@ -165,8 +165,8 @@ class Settings:
         100,
         _whole(0),
         "A barrier runs a computation itself when its operations took less than this many microseconds each the last "
-        "time, nothing is queued, and the backend does not declare `Capabilities.concurrent_execution`: two threads that "
-        "take turns at Python's lock are slower than one. 0 hands over every computation.",
+        "time, nothing is queued, and the backend does not declare `Capabilities.concurrent_execution`: two threads "
+        "that take turns at Python's lock are slower than one. 0 hands over every computation.",
     )
     barrier_after_optimizer_step: bool = _setting(
         True,

@@ -34,7 +34,8 @@ ALLOWED = {
     "distributed": _BELOW_DISTRIBUTED,
     "conformance": _BELOW_CONFORMANCE,
     "debug": _BELOW_DEBUG,
-    "": _BELOW_API,  # the package's own __init__: the public API, above all but the command
+    # The public API, above all but the command; it loads the (empty) package of the backends before a function of its name.
+    "": _BELOW_API | {"backends"},
     "cli": _BELOW_API | {""},
     "backends": _BELOW_RUNTIME,
     "backends.*": _BELOW_RUNTIME,  # found by entry point, as a stranger's; nothing of ours imports one

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import torchport
-from torchport.errors import SettingError
 from lazy.cases.oracle import D, data
+from torchport.errors import SettingError
 
 NAME = torch.device(D).type
 

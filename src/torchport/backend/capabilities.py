@@ -19,8 +19,8 @@ class Capabilities:
             operators run eagerly.
         eager_random_stream: for one seed its random numbers equal those of eager PyTorch on the CPU.
         random_state: the state of its generator can be read and set (``get_rng_state``, ``set_rng_state``).
-        concurrent_execution: ``execute_computation`` spends its time in few long calls that release Python's lock, so the
-            next step is traced meanwhile. Without it, computations of short operations run at the barrier.
+        concurrent_execution: ``execute_computation`` spends its time in few long calls that release Python's lock, so
+            that the next step is traced meanwhile. Without it, computations of short operations run at the barrier.
         error_recovery: an error at run time is an exception that leaves the arguments intact, so that the runtime can
             run the rest of the graph again, node by node.
         training: it runs backward and optimizer graphs.

@@ -22,7 +22,8 @@ class LazyTensor:
     Attributes:
         shape: the storage's own layout, dense and at offset 0; ``value`` has these sizes.
         value: the contents; a device-data node's value when materialised; ``None`` when never written.
-        views: the serial number of a trace, and the values there of views of the current contents, by layout; dropped at every write.
+        views: the serial number of a trace, and the values there of views of the current contents, by layout; dropped
+            at every write.
         host: a host copy of the current contents, kept while parts of them are being read; dropped at every write.
         previous: the contents on the device before they were written since the last launch; they come back when the
             computation of the new ones fails.

@@ -1,0 +1,1 @@
+"""The intermediate representation: one graph of functional ATen operators, whichever door it came through."""

@@ -17,7 +17,7 @@ _PROBE_LIMIT_BYTES = 1 << 24
 """A probe on the CPU allocates operands and results; above this what the meta kernel says stands."""
 
 
-class DynamicOutput(Exception):
+class DynamicOutput(Exception):  # noqa: N818 - a signal, not an error
     """The sizes of the result depend on values: the operator cannot be deferred past the next one.
 
     Attributes:
@@ -75,7 +75,7 @@ def infer(
     shapes: tuple[Shape | None, ...] = ()
     try:
         shapes = _run(op, args, kwargs, inputs, numbers, "meta")
-    except Exception as error:  # an operator's own error: the CPU's kernel decides whether it stands
+    except Exception as error:  # noqa: BLE001 - an operator's own error: the CPU's kernel decides whether it stands
         meta_error = error
     needed = sum(s.nbytes for s in inputs) + sum(s.nbytes for s in shapes if s is not None)
     if op.namespace != "aten" or needed > _PROBE_LIMIT_BYTES:
@@ -106,7 +106,7 @@ def _accepts_other_values(
         return True
     try:
         _run(op, args, kwargs, inputs, numbers, "cpu", fill_value=1)
-    except Exception:  # the same error, or another: the shapes are to blame
+    except Exception:  # noqa: BLE001 - the same error, or another: the shapes are to blame
         return False
     return True
 

@@ -45,7 +45,11 @@ class NotDeferred(Exception):  # noqa: N818 - a signal, not an error
     """In ``lazy_mode()``: the operator has to run on the CPU tensors themselves."""
 
 
-activate_default: Callable[[], None]
+def _not_connected() -> None:
+    raise AssertionError("torchport.lazy.switch, which knows how, is not imported")
+
+
+activate_default: Callable[[], None] = _not_connected
 """Activates the backend of the settings; set by ``lazy.switch``, which builds on this module."""
 
 
@@ -77,7 +81,7 @@ def backend_device() -> BackendDevice:
     return backend().get_backend_device(torch.device(settings.device_name, 0))
 
 
-flush: Callable[[], None]
+flush: Callable[[], None] = _not_connected
 """Launches what is pending and waits for it; set by ``lazy.switch``."""
 
 

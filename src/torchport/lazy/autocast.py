@@ -16,11 +16,32 @@ import torch
 from torchport.lazy import active
 
 _LOWER_PRECISION = frozenset(
-    """
-    _addmm_activation _convolution.deprecated _native_multi_head_attention addbmm addmm baddbmm bmm conv1d
-    conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d conv_transpose2d.input
-    conv_transpose3d.input linalg_vecdot linear matmul mkldnn_rnn_layer mm prelu scaled_dot_product_attention
-    """.split()
+    [
+        "_addmm_activation",
+        "_convolution.deprecated",
+        "_native_multi_head_attention",
+        "addbmm",
+        "addmm",
+        "baddbmm",
+        "bmm",
+        "conv1d",
+        "conv1d.padding",
+        "conv2d",
+        "conv2d.padding",
+        "conv3d",
+        "conv3d.padding",
+        "conv_tbc",
+        "conv_transpose1d",
+        "conv_transpose2d.input",
+        "conv_transpose3d.input",
+        "linalg_vecdot",
+        "linear",
+        "matmul",
+        "mkldnn_rnn_layer",
+        "mm",
+        "prelu",
+        "scaled_dot_product_attention",
+    ]
 )
 _PROMOTE = frozenset({"stack", "cat", "index_copy"})
 _KEY = "AutocastPrivateUse1"
@@ -51,7 +72,7 @@ def _widest(args: Any, found: torch.dtype) -> torch.dtype:
 
 
 def _kernel(op: Any, name: str) -> Callable[..., Any]:
-    key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    key_set = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_KEY))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(key_set):

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from torchport.lazy import active, rng, sync
+from torchport.lazy import active, rng
+from torchport.runtime.execution import wait_device_ops
 
 
 def _index(device: Any) -> int:
@@ -82,7 +83,7 @@ class DeviceModule:
     def synchronize(self, device: Any = None) -> None:
         """Waits until everything that was launched has ended."""
         _index(device)
-        sync.wait_device_ops()
+        wait_device_ops()
 
     def manual_seed(self, seed: int) -> None:
         """Starts the device's generator again from ``seed``."""

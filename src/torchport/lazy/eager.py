@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from torchport import metrics
-from torchport.backend import LazyTensor, Shape, SyncCause, Value
+from torchport.backend import LazyTensor, Shape, SyncCause
 from torchport.config import settings
 from torchport.errors import StrictModeError
 from torchport.ir.location import Location
@@ -45,7 +45,7 @@ def launch_operands(name: str) -> None:
     if active.trace.operations:
         if settings.strict_implicit_sync:
             raise StrictModeError(
-                f"aten::{name} at {location} needs values that are pending, since the sizes of its result depend on them; "
+                f"aten::{name} at {location} needs pending values, since the sizes of its result depend on them: "
                 "strict mode forbids that. Call torchport.sync() before it, or use an operator of static sizes."
             )
         record_event(EventKind.UNDEFERRED, f"aten::{name} cannot be deferred", location)

@@ -24,6 +24,7 @@ from torchport.lazy.recording import (
     build_entry,
     collect,
     cut_if_due,
+    layout_of,
     record,
     write,
 )
@@ -78,7 +79,9 @@ def _functional_kernel(info: Operator) -> Kernel:
                 except NotImplementedError:
                     if op.namespace == "aten":
                         raise
-                    entry = entries[key] = Entry(Call(op), "it has no fake implementation, so its sizes are unknown", False)
+                    entry = entries[key] = Entry(
+                        Call(op), "it has no fake implementation, so its sizes are unknown", False
+                    )
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
@@ -158,9 +161,9 @@ def _mutating_kernel(info: Operator) -> Kernel:
                     _check_writes(info, args, kwargs)
                 inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
                 entry = entries[key] = build_entry(functional_info, functional, inputs, keywords, found, outs)
-            elif in_place and _is_aliased(args, args[0]):
-                _check_writes(info, args, kwargs)
-            elif outs and any(_is_aliased(args, kwargs.get(name)) for name in outs):
+            elif (in_place and _is_aliased(args, args[0])) or (
+                outs and any(_is_aliased(args, kwargs.get(name)) for name in outs)
+            ):
                 _check_writes(info, args, kwargs)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
@@ -199,8 +202,9 @@ def _functional_arguments(
 
 
 def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Runs an operator that writes on host tensors laid out like its own, for the errors that its functional form does
-    not raise: a dtype or a size that does not fit, cells that overlap.
+    """Runs an operator that writes on host tensors laid out like its own.
+
+    It raises what its functional form does not: a dtype or a size that does not fit, cells that overlap.
 
     Raises:
         Exception: eager's own.
@@ -219,8 +223,7 @@ def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any])
             flat = storages.get(storage._cdata)
             if flat is None:
                 flat = storages[storage._cdata] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=device)
-            layout = (tuple(x.shape), x.stride(), x.storage_offset(), x.dtype)
-            return view_of_storage(flat, layout)
+            return view_of_storage(flat, layout_of(x))
         return [convert(y) for y in x] if isinstance(x, (list, tuple)) else x
 
     state = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in op.tags else None
@@ -246,7 +249,11 @@ def _is_aliased(args: tuple[Any, ...], target: Any) -> bool:
             isinstance(a, torch.Tensor)
             and a is not target
             and a.untyped_storage() is storage
-            and (a.storage_offset() != target.storage_offset() or a.stride() != target.stride() or a.shape != target.shape)
+            and (
+                a.storage_offset() != target.storage_offset()
+                or a.stride() != target.stride()
+                or a.shape != target.shape
+            )
         ):
             return True
     return False
@@ -280,11 +287,9 @@ def _write_results(
         None if results[i] is None else new_tensor(_dense_of(entry, results[i][0]), results[i][0])
         for i in info.fresh_results
     ]
-    returns: list[Any] = []
     aliased = iter(targets)
     others = iter(fresh)
-    for r in info.op._schema.returns:
-        returns.append(next(aliased) if r.alias_info is not None else next(others))
+    returns = [next(aliased) if r.alias_info is not None else next(others) for r in info.op._schema.returns]
     if not returns:
         return None
     return returns[0] if len(returns) == 1 else tuple(returns)

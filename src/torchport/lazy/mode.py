@@ -123,7 +123,7 @@ class _HostStorages:
 
 class _DeferOnHost(TorchDispatchMode):
     def __init__(self, storages: _HostStorages) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._storages = storages
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -213,7 +213,7 @@ def _collect(
     elif kind == NUMBERS:
         key.append(tuple(map(type, a)))
         numbers.extend(a)
-    elif kind == NUMBER or type(a) in _NUMBER_TYPES and kind == TENSOR:
+    elif kind == NUMBER or (type(a) in _NUMBER_TYPES and kind == TENSOR):
         key.append(type(a))
         if a is not None:
             numbers.append(a)

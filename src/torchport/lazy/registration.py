@@ -28,23 +28,109 @@ from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadat
 
 # Composite kernels that are right for us as they are: views, wrappers around other operators, queries.
 _LEFT_TO_PYTORCH = frozenset(
-    """
-    alias as_strided_ detach detach_ t t_ transpose.int transpose_ permute expand select.int slice.Tensor diagonal unbind.int
-    split.Tensor split_with_sizes squeeze squeeze.dim squeeze.dims squeeze_ squeeze_.dim squeeze_.dims unsqueeze
-    unsqueeze_ view.dtype _conj _neg_view _fw_primal _make_dual _unsafe_view _lazy_clone lift lift_fresh
-    _reshape_copy indices values crow_indices col_indices ccol_indices row_indices dense_dim sparse_dim is_coalesced
-    is_same_size is_pinned _has_same_storage_numel _pin_memory _print _resize_output resize_as_
-    _test_autograd_multiple_dispatch.fullcoverage _test_autograd_multiple_dispatch_view empty_like empty_permuted
-    new_empty new_empty_strided new_full new_ones new_zeros zeros_like ones_like full_like rand_like randn_like
-    randint_like randint_like.low_dtype randint_like.Tensor copy set set.source_Storage set.source_Tensor
-    set.source_Storage_storage_offset resize resize_as sym_constrain_range sym_constrain_range_for_size
-    _functional_sym_constrain_range _functional_sym_constrain_range_for_size _assert_tensor_metadata _assert_scalar
-    _functional_assert_scalar _linalg_check_errors _sparse_addmm _sparse_sum.dim sparse_compressed_tensor.comp_plain_value
-    sparse_compressed_tensor.comp_plain_value_size sparse_coo_tensor.size copy_sparse_to_sparse sparse_resize
-    sparse_resize_and_clear resize_as_sparse _coalesced _nested_tensor_from_tensor_list allclose _is_all_true
-    _is_any_true _new_zeros_with_same_feature_meta _pack_padded_sequence unsafe_split.Tensor unsafe_split_with_sizes
-    linalg_lstsq
-    """.split()
+    [
+        "alias",
+        "as_strided_",
+        "detach",
+        "detach_",
+        "t",
+        "t_",
+        "transpose.int",
+        "transpose_",
+        "permute",
+        "expand",
+        "select.int",
+        "slice.Tensor",
+        "diagonal",
+        "unbind.int",
+        "split.Tensor",
+        "split_with_sizes",
+        "squeeze",
+        "squeeze.dim",
+        "squeeze.dims",
+        "squeeze_",
+        "squeeze_.dim",
+        "squeeze_.dims",
+        "unsqueeze",
+        "unsqueeze_",
+        "view.dtype",
+        "_conj",
+        "_neg_view",
+        "_fw_primal",
+        "_make_dual",
+        "_unsafe_view",
+        "_lazy_clone",
+        "lift",
+        "lift_fresh",
+        "_reshape_copy",
+        "indices",
+        "values",
+        "crow_indices",
+        "col_indices",
+        "ccol_indices",
+        "row_indices",
+        "dense_dim",
+        "sparse_dim",
+        "is_coalesced",
+        "is_same_size",
+        "is_pinned",
+        "_has_same_storage_numel",
+        "_pin_memory",
+        "_print",
+        "_resize_output",
+        "resize_as_",
+        "_test_autograd_multiple_dispatch.fullcoverage",
+        "_test_autograd_multiple_dispatch_view",
+        "empty_like",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "randint_like.low_dtype",
+        "randint_like.Tensor",
+        "copy",
+        "set",
+        "set.source_Storage",
+        "set.source_Tensor",
+        "set.source_Storage_storage_offset",
+        "resize",
+        "resize_as",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+        "_functional_sym_constrain_range",
+        "_functional_sym_constrain_range_for_size",
+        "_assert_tensor_metadata",
+        "_assert_scalar",
+        "_functional_assert_scalar",
+        "_linalg_check_errors",
+        "_sparse_addmm",
+        "_sparse_sum.dim",
+        "sparse_compressed_tensor.comp_plain_value",
+        "sparse_compressed_tensor.comp_plain_value_size",
+        "sparse_coo_tensor.size",
+        "copy_sparse_to_sparse",
+        "sparse_resize",
+        "sparse_resize_and_clear",
+        "resize_as_sparse",
+        "_coalesced",
+        "_nested_tensor_from_tensor_list",
+        "allclose",
+        "_is_all_true",
+        "_is_any_true",
+        "_new_zeros_with_same_feature_meta",
+        "_pack_padded_sequence",
+        "unsafe_split.Tensor",
+        "unsafe_split_with_sizes",
+        "linalg_lstsq",
+    ]
 )
 
 _EXPLICIT_KERNELS = {**SPECIAL_KERNELS, **RECURRENT_KERNELS, "linear_backward": linear_backward}
@@ -126,7 +212,7 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 class _Guard(torch._C._acc.DeviceGuard):
     # PyTorch asks four times per node of the autograd graph. A C function that always returns the same object answers
     # in half the time of a method.
-    type_ = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
+    type_: Any = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
 
 
 def register_device(module: Any) -> None:

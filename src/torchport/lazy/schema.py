@@ -94,7 +94,11 @@ def argument_kind(op: OpOverload, argument: Any) -> int:
     if bare in ("number", "Scalar", "float", "complex"):
         name = argument.name
         # A bound or a probability of a random operator is checked when it is called, by the operator itself.
-        if torch.Tag.nondeterministic_seeded in op.tags or name in _STATIC_NUMBER_NAMES or (op._schema.name.removesuffix("_"), name) in _STATIC_NUMBERS:
+        if (
+            torch.Tag.nondeterministic_seeded in op.tags
+            or name in _STATIC_NUMBER_NAMES
+            or (op._schema.name.removesuffix("_"), name) in _STATIC_NUMBERS
+        ):
             return Kind.CONSTANT
         return Kind.NUMBER
     if bare == "List[number]":

@@ -39,8 +39,11 @@ def set_up() -> None:
     metrics.register_report_section(_report)
     metrics.register_figures(_figures)
     available = True
-    lock_setting("device_name", f"the device is registered with torch as {active.device_type!r}; set the environment "
-        "variable TORCHPORT_DEVICE_NAME before torchport is imported")
+    lock_setting(
+        "device_name",
+        f"the device is registered with torch as {active.device_type!r}; set the environment "
+        "variable TORCHPORT_DEVICE_NAME before torchport is imported",
+    )
 
 
 def _report() -> str:
@@ -51,6 +54,3 @@ def _report() -> str:
 def _figures() -> dict[str, float]:
     backend = active.active_backend()
     return {} if backend is None else dict(backend.get_metrics())
-
-
-

@@ -81,7 +81,9 @@ def _to_copy(self: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     host = _to_host(self) if self.device.type == active.device_type else self
     host = torch.ops.aten._to_copy.default(host, **kwargs)
     stays = device is None and self.device.type == active.device_type
-    return _to_device(host) if stays or (device is not None and device.type == active.device_type) else host
+    goes = stays or (device is not None and device.type == active.device_type)
+    moved: torch.Tensor = _to_device(host) if goes else host
+    return moved
 
 
 def _fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -118,7 +120,7 @@ def register_sparse(overload: Callable[[str], Any]) -> list[torch.library.Librar
     library = torch.library.Library("aten", "IMPL")
     for name in _STRUCTURE:
         library.m.impl(name, "SparsePrivateUse1", _structural(overload(name)), False)  # type: ignore[union-attr]
-    # What has a kernel for sparse tensors on the CPU; composite kernels, made for dense ones, would come before the rest.
+    # What has a kernel for sparse tensors on the CPU; composite kernels, made for dense ones, would come first else.
     for full_name in torch._C._dispatch_get_registrations_for_dispatch_key("SparseCPU"):
         name = full_name.removeprefix("aten::")
         if full_name.startswith("aten::") and name not in _STRUCTURE:

@@ -265,7 +265,7 @@ def resize_(
     if sizes == tuple(self.shape) and memory_format is None:
         return self
     strides = _strides_for(sizes, memory_format)
-    needed = Shape(self.dtype, sizes, strides).storage_numel + self.storage_offset()
+    needed = Shape(self.dtype, sizes, strides).storage_numel + int(self.storage_offset())
     storage = self.untyped_storage()
     if needed * self.dtype.itemsize > storage.nbytes():
         with LOCK:
@@ -294,9 +294,9 @@ def resize_output_(self: torch.Tensor, size: Sequence[int], device: torch.device
     if tuple(self.shape) != tuple(size):
         if self.numel():
             warnings.warn(
-                f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does not "
-                f"match the required output shape {list(size)}. This behavior is deprecated, and in a future PyTorch "
-                "release outputs will not be resized unless they have zero elements. You can explicitly reuse an out "
+                f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does "
+                f"not match the required output shape {list(size)}. This behavior is deprecated, and in a future "
+                "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse an out "
                 "tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
                 UserWarning,
                 stacklevel=2,

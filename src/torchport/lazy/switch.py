@@ -7,7 +7,15 @@ import os
 
 import torch
 
-from torchport.backend import BackendData, BackendImplInterface, LazyTensor, SyncCause, Value, activate, default_registry
+from torchport.backend import (
+    BackendData,
+    BackendImplInterface,
+    LazyTensor,
+    SyncCause,
+    Value,
+    activate,
+    default_registry,
+)
 from torchport.config import settings
 from torchport.lazy import active, rng
 from torchport.lazy.source import user_location

@@ -407,7 +407,7 @@ def write_unwritten(tensor: LazyTensor) -> None:
 
 def host_tensor(tensor: torch.Tensor, lazy: LazyTensor, cause: SyncCause = SyncCause.READ) -> torch.Tensor:
     """A CPU tensor with the values, sizes and strides of one on the lazy device; the caller's own."""
-    layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    layout = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
     shape = lazy.shape
     whole = layout == (shape.sizes, shape.strides, 0, shape.dtype)
     if lazy.host is None or whole:
@@ -419,7 +419,9 @@ def host_tensor(tensor: torch.Tensor, lazy: LazyTensor, cause: SyncCause = SyncC
     return view_of_storage(lazy.host, layout).clone()
 
 
-def view_of_storage(base: torch.Tensor, layout: tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]) -> torch.Tensor:
+def view_of_storage(
+    base: torch.Tensor, layout: tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+) -> torch.Tensor:
     """The view of ``base``'s storage that a layout describes."""
     sizes, strides, offset, dtype = layout
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, sizes, strides)
@@ -427,8 +429,10 @@ def view_of_storage(base: torch.Tensor, layout: tuple[tuple[int, ...], tuple[int
 
 def with_strides(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
     """The tensor itself where its memory is laid out as ``shape`` says, from offset 0; else a copy that is."""
-    if tensor.stride() == shape.strides and tensor.storage_offset() == 0 and (
-        tensor.untyped_storage().nbytes() == shape.storage_numel * shape.dtype.itemsize
+    if (
+        tensor.stride() == shape.strides
+        and tensor.storage_offset() == 0
+        and (tensor.untyped_storage().nbytes() == shape.storage_numel * shape.dtype.itemsize)
     ):
         return tensor
     return torch.empty_strided(shape.sizes, shape.strides, dtype=shape.dtype, device=tensor.device).copy_(tensor)

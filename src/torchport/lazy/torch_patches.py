@@ -6,6 +6,7 @@ function of PyTorch that it replaces and why; tests/lazy/test_torch_patches.py t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -83,14 +84,14 @@ class _GeneratorType(type):
 
 def _patch_generator() -> None:
     """``torch.Generator``: its C++ error asks for C++ hooks."""
-    torch.Generator = _GeneratorType("Generator", (), {"__doc__": torch._C.Generator.__doc__})  # type: ignore[misc]
+    torch.Generator = _GeneratorType("Generator", (), {"__doc__": torch._C.Generator.__doc__})  # type: ignore[misc, assignment]  # stands in for the class
 
 
 def _crosses(module: torch.nn.Module, function: Any) -> bool:
     """Whether ``module._apply(function)`` moves its tensors to this device or from it."""
     for tensor in [*module.parameters(), *module.buffers()]:
         probe = function(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
-        return (probe.device.type == active.device_type) != (tensor.device.type == active.device_type)
+        return bool((probe.device.type == active.device_type) != (tensor.device.type == active.device_type))
     return False
 
 
@@ -101,7 +102,7 @@ def _patch_module_apply() -> None:
     tensor's insides, PyTorch's own alternative, keeps the object. Where it cannot be swapped (something in an autograd
     graph that is still alive, say), PyTorch makes a new parameter, and ties within the module are made again.
     """
-    original = torch.nn.Module._apply
+    original: Callable[..., torch.nn.Module] = torch.nn.Module._apply
 
     def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
         if torch.__future__.get_swap_module_params_on_conversion() or not _crosses(self, fn):
@@ -172,7 +173,8 @@ def _patch_backward() -> None:
     PyTorch runs it on a thread of its own per device, where each of our kernels would have to make and drop a Python
     thread state (10 µs), and where no frame of the user's program is to be seen.
     """
-    original = torch.autograd._engine_run_backward
+    autograd: Any = torch.autograd
+    original = autograd._engine_run_backward
 
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         for t in t_outputs:
@@ -188,7 +190,7 @@ def _patch_backward() -> None:
         finally:
             torch._C._set_multithreading_enabled(before)
 
-    torch.autograd._engine_run_backward = _engine_run_backward
+    autograd._engine_run_backward = _engine_run_backward
 
 
 def _patch_default_dtype() -> None:
@@ -221,5 +223,3 @@ def install() -> None:
     _patch_backward()
     _patch_default_dtype()
     register_optimizer_step_post_hook(_after_optimizer_step)
-
-

@@ -28,8 +28,8 @@ class Trace:
     """Pending operations of one virtual device.
 
     Attributes:
-        serial: its number. Nodes and lazy tensors name a trace by it: a reference would make a cycle, and what a launched
-            trace holds would stay until the garbage collector comes by.
+        serial: its number. Nodes and lazy tensors name a trace by it: a reference would make a cycle, and what a
+            launched trace holds would stay until the garbage collector comes by.
         nodes: the operations and, at their first use, the device-data leaves.
         leaves: the value of each leaf, in order: the parameters.
         hash: 64 bits over the structure of ``nodes``; equal in every process.

@@ -14,6 +14,7 @@ a diagonal) is gathered from the flat contents by ``as_strided``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -203,7 +204,12 @@ class _Planner:
         after = Shape(before.dtype, sizes, tuple(0 if i in dims else s for i, s in enumerate(before.strides)))
         inverse = Call(
             aten.as_strided.default,
-            (operand(0), before.sizes, tuple(0 if i in dims else s for i, s in enumerate(contiguous_strides(sizes))), 0),
+            (
+                operand(0),
+                before.sizes,
+                tuple(0 if i in dims else s for i, s in enumerate(contiguous_strides(sizes))),
+                0,
+            ),
             (),
             (Shape(before.dtype, sizes),),
             (Shape(before.dtype, before.sizes),),
@@ -250,7 +256,7 @@ class _Planner:
         bounds = _boundaries(numel, self.shape.sizes, dims)
         if bounds is None:
             return False
-        refined = [a // b for a, b in zip(bounds, bounds[1:], strict=False)]
+        refined = [a // b for a, b in pairwise(bounds)]
         stride_at = {b: j for j, b in enumerate(bounds[1:])}
         rest, starts = offset, []
         for b in bounds[1:]:
@@ -313,13 +319,13 @@ class _Planner:
 def _boundaries(numel: int, sizes: tuple[int, ...], dims: list[tuple[int, int]]) -> list[int] | None:
     """Strides of a refined reshape, from ``numel`` down to 1, each dividing the one before; None if there is none."""
     required = sorted({1, numel, *(s for _, s in dims)}, reverse=True)
-    if any(a % b for a, b in zip(required, required[1:], strict=False)):
+    if any(a % b for a, b in pairwise(required)):
         return None
     optional = {c for c in contiguous_strides(sizes) if c > 0} | {n * s for n, s in dims}
     bounds = required
     for extra in sorted(optional - set(required), reverse=True):
         if extra < numel:
             trial = sorted([*bounds, extra], reverse=True)
-            if not any(a % b for a, b in zip(trial, trial[1:], strict=False)):
+            if not any(a % b for a, b in pairwise(trial)):
                 bounds = trial
     return bounds

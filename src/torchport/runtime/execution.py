@@ -40,7 +40,18 @@ class Execution:
         undo: by result, what gives those who wait for it their contents from before, should it fail.
     """
 
-    __slots__ = ("_done", "arguments", "backend", "computation", "device", "donated", "duration", "location", "results", "undo")
+    __slots__ = (
+        "_done",
+        "arguments",
+        "backend",
+        "computation",
+        "device",
+        "donated",
+        "duration",
+        "location",
+        "results",
+        "undo",
+    )
 
     def __init__(
         self,
@@ -72,8 +83,10 @@ class Execution:
         return self._done
 
     def run(self) -> None:
-        """Executes, and gives every result its value or its error. Only a ``BaseException`` that is no error escapes,
-        and leaves it ready to run again."""
+        """Executes, and gives every result its value or its error.
+
+        Only a ``BaseException`` that is no error escapes, and leaves it ready to run again.
+        """
         for i in self.donated:
             self.arguments[i].info = DONATED
         start = time.perf_counter()
@@ -83,7 +96,7 @@ class Execution:
                     data.error = result.error
                 else:
                     data.assign(result)
-        except Exception as error:  # a stranger's backend: whatever it raises belongs to the reader of its results
+        except Exception as error:  # noqa: BLE001 - a stranger's backend: whatever it raises belongs to the reader of its results
             failure = self._failure(error)
             for data in self.results:
                 data.error = failure
@@ -129,7 +142,7 @@ class Execution:
             arguments = [self.arguments[position[id(n)]] for n in compiled.graph.parameters]
             arguments += [self.arguments[numbers[id(n), i]] for n, i in compiled.graph.numbers]
             outcome = self.backend.execute_computation(compiled, arguments, self.device)
-            values = {i: data for i, data in zip(map(id, kept), outcome, strict=True)}
+            values = dict(zip(map(id, kept), outcome, strict=True))
         results = []
         for value in graph.results:
             data = values.get(id(value))
@@ -162,8 +175,8 @@ _unraised: dict[int, _Failure] = {}
 
 
 def _note(error: BaseException, undo: Sequence[Callable[[], None]]) -> None:
-    # An error is kept as long as the data that it spoiled; tracebacks would keep the frames of the reader, and with them
-    # its tensors, as long.
+    # An error is kept as long as the data that it spoiled; tracebacks would keep the frames of the reader, and with
+    # them its tensors, as long.
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None
