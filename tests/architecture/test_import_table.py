@@ -34,7 +34,8 @@ ALLOWED = {
     "distributed": _BELOW_DISTRIBUTED,
     "conformance": _BELOW_CONFORMANCE,
     "debug": _BELOW_DEBUG,
-    # The public API, above all but the command; it loads the (empty) package of the backends before a function of its name.
+    # The public API, above all but the command; it loads the (empty) package of the backends before a function of
+    # its name.
     "": _BELOW_API | {"backends"},
     "cli": _BELOW_API | {""},
     "backends": _BELOW_RUNTIME,
