@@ -296,8 +296,8 @@ def resize_output_(self: torch.Tensor, size: Sequence[int], device: torch.device
             warnings.warn(
                 f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does "
                 f"not match the required output shape {list(size)}. This behavior is deprecated, and in a future "
-                "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse an "
-                "out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+                "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse "
+                "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
                 UserWarning,
                 stacklevel=2,
             )
