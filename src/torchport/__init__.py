@@ -15,8 +15,7 @@ a graph, and compiled and executed by the active backend at a barrier, or when a
 The names below are the public ones.
 """
 
-import torchport.backends  # noqa: F401 - before the function of that name, which the package would else replace
-from torchport import debug, errors, metrics
+from torchport import backends, debug, errors, metrics
 from torchport.backend import (
     Availability,
     BackendData,
@@ -36,7 +35,6 @@ from torchport.backend import (
     Support,
     SyncCause,
     Value,
-    backends,
     get_backend,
     get_ir_builder,
     has_backend,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,7 +97,7 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
         key = (id(backend), str(device), trace.hash, len(trace.nodes), tuple([v.node.id + v.index for v in results]))
         compiled = _cache.get(key)
         if compiled is None:
-            compiled = _compile(trace, results, backend, device, cause, location)
+            compiled = _compile(trace, results, holders, backend, device, cause, location)
             _cache.limit = settings.compile_cache_entries
             _cache.put(key, compiled)
         else:
@@ -109,7 +109,7 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
             arguments.append(make(nodes[i].numbers[n], device))
         builder = backend.get_ir_builder()
         placeholders = []
-        undo: dict[int, list[Callable[[], None]]] = {}
+        undo: dict[int, list[Undo]] = {}
         kept: dict[int, int] = {}
         for value, tensors in zip(results, holders, strict=True):
             placeholder = backend.create_data_placeholder(device, value.shape)
@@ -117,7 +117,7 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
             leaf = Value(builder.make_device_data(placeholder))
             for tensor in tensors:
                 if tensor.previous is not None:
-                    undo.setdefault(len(placeholders) - 1, []).append(_undo(tensor, leaf, tensor.previous))
+                    undo.setdefault(len(placeholders) - 1, []).append(Undo(tensor, leaf, tensor.previous))
                     kept[id(tensor.previous)] = kept.get(id(tensor.previous), 0) + 1
                     tensor.previous = None
                 tensor.value = leaf
@@ -140,18 +140,23 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
     executor.submit(execution, wake=not soon_read)
 
 
-def _undo(tensor: LazyTensor, failed: Value, previous: Value) -> Callable[[], None]:
-    """What gives a tensor its contents from before, when the computation of its new ones has failed."""
-    reference = weakref.ref(tensor)
+class Undo:
+    """Gives a tensor its contents from before, when the computation of its new ones has failed."""
 
-    def step() -> None:
+    __slots__ = ("failed", "previous", "tensor")
+
+    def __init__(self, tensor: LazyTensor, failed: Value, previous: Value) -> None:
+        self.tensor = weakref.ref(tensor)
+        self.failed = failed
+        self.previous = previous
+
+    def __call__(self) -> None:
+        """Does it, unless the tensor was written again since."""
         with LOCK:
-            tensor = reference()
-            if tensor is not None and tensor.value is failed:
-                tensor.value = previous
+            tensor = self.tensor()
+            if tensor is not None and tensor.value is self.failed:
+                tensor.value = self.previous
                 tensor.views = None
-
-    return step
 
 
 def _live_results(
@@ -210,6 +215,7 @@ def _keep_pending(held: list[LazyTensor], results: list[Value], holders: list[li
 def _compile(
     trace: Trace,
     results: list[Value],
+    holders: list[list[LazyTensor]],
     backend: BackendImplInterface,
     device: BackendDevice,
     cause: SyncCause,
@@ -230,7 +236,7 @@ def _compile(
     parameters = [leaf_position[id(n)] for n in live.parameters]
     aliases: list[tuple[int, int]] = []
     if backend.capabilities.input_output_aliasing:
-        aliases = _alias_candidates(results, {id(n): i for i, n in enumerate(live.parameters)})
+        aliases = _alias_candidates(results, holders, {id(n): i for i, n in enumerate(live.parameters)})
     compiled = lower_and_compile(graph, backend, device, cause, aliases)
     uses = Counter(id(v) for n in trace.nodes for v in n.operands)
     node_position = {id(n): i for i, n in enumerate(trace.nodes)}
@@ -286,19 +292,18 @@ def lower_and_compile(
     return compiled
 
 
-def _alias_candidates(results: list[Value], parameter_position: dict[int, int]) -> list[tuple[int, int]]:
-    """Results that could take the buffer of a parameter: that of the operand they are the new contents of."""
+def _alias_candidates(
+    results: list[Value], holders: list[list[LazyTensor]], parameter_position: dict[int, int]
+) -> list[tuple[int, int]]:
+    """Results that could take the buffer of a parameter: the new contents of a tensor, that of its old ones."""
     pairs: list[tuple[int, int]] = []
     taken: set[int] = set()
-    for i, value in enumerate(results):
-        node = value.node
-        # The updated operand comes first; operators on lists return as many results as their first list has.
-        at = value.index if node.call.name.startswith("aten._foreach_") else 0
-        if at >= len(node.operands):
+    for i, (value, tensors) in enumerate(zip(results, holders, strict=True)):
+        previous = tensors[0].previous
+        if previous is None:
             continue
-        operand = node.operands[at]
-        parameter = parameter_position.get(id(operand.node))
-        if parameter is not None and parameter not in taken and operand.shape is value.shape:
+        parameter = parameter_position.get(id(previous.node))
+        if parameter is not None and parameter not in taken and previous.shape is value.shape:
             taken.add(parameter)
             pairs.append((i, parameter))
     return pairs
@@ -310,12 +315,19 @@ def _donated(trace: Trace, compiled: _Compiled, kept: dict[int, int]) -> list[in
     A parameter's value object is referenced by the trace's list of leaves, by each use in a node, by ``kept`` entries
     that bring it back after a failure, by a variable here and the call that counts, and by every lazy tensor whose
     contents it is: so the count says whether there is such a tensor. Its data is referenced by the leaf and by the list
-    of arguments, and by whoever reads it now.
+    of arguments, and by whoever reads it now. While the execution that makes it is pending, that holds one more of
+    each, and lets go before this one runs.
     """
     for position, uses in compiled.alias_uses:
         leaf = trace.leaves[compiled.parameters[position]]
-        if sys.getrefcount(leaf) != uses + kept.get(id(leaf), 0) + 3 or sys.getrefcount(leaf.node.data) != 3:
+        data = leaf.node.data
+        maker = data.info
+        is_pending = isinstance(maker, Execution)
+        value_count = uses + kept.get(id(leaf), 0) + 3 + (is_pending and maker.holds(leaf))
+        if sys.getrefcount(leaf) != value_count or sys.getrefcount(data) != 4 + is_pending:
             return []
+        if data.info is not maker:
+            return []  # it ended while we counted
     return [position for position, _ in compiled.alias_uses]
 
 

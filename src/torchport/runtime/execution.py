@@ -12,8 +12,9 @@ import os
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from torchport import metrics
 from torchport.backend import DONATED, BackendData, BackendDevice, BackendImplInterface, Computation
@@ -22,6 +23,15 @@ from torchport.errors import ExecutionError
 from torchport.ir.location import Location
 
 _EXECUTE = metrics.counter("Execute")
+
+
+class Undo(Protocol):
+    """Gives whoever waits for a result the contents from before."""
+
+    failed: Any
+
+    def __call__(self) -> None:
+        """Does it."""
 
 
 class Duration:
@@ -42,6 +52,7 @@ class Execution:
 
     __slots__ = (
         "_done",
+        "_held",
         "arguments",
         "backend",
         "computation",
@@ -72,10 +83,17 @@ class Execution:
         self.location = location
         self.donated = donated
         self.duration = duration or Duration()
-        self.undo: dict[int, list[Callable[[], None]]] = {}
+        self.undo: Mapping[int, Sequence[Undo]] = {}
+        self._held: Counter[int] | None = None
         self._done = False
         for data in results:
             data.info = self
+
+    def holds(self, value: Any) -> int:
+        """How many steps of ``undo`` refer to a value as the contents that may fail."""
+        if self._held is None:
+            self._held = Counter(id(step.failed) for steps in self.undo.values() for step in steps)
+        return self._held[id(value)]
 
     @property
     def done(self) -> bool:
@@ -221,7 +239,7 @@ class Executor:
 
     def submit(self, execution: Execution, wake: bool = True) -> None:
         """Appends it; returns when the queue is within its bound. ``wake=False`` when the caller waits for it next."""
-        if not settings.async_execution or (self._runs_inline(execution) and not self._queue and not self._running):
+        if not settings.async_execution or self._runs_inline(execution):
             with self._condition:
                 self._queue.append(execution)
             self.wait(execution)

@@ -30,6 +30,10 @@ no entry, since they are always taken to alias.
 """
 
 
+FRESH_COMPOSITES = frozenset({"aten::linear"})
+"""Composite operators that always make a new tensor: a product of matrices is none of its operands."""
+
+
 def operand_indices(template: Any) -> Iterator[int]:
     """The indices of the operands in an argument's template."""
     if type(template) is Operand:
@@ -45,6 +49,8 @@ def declared_aliases(op: OpOverload) -> bool:
 
 
 def _is_composite(op: OpOverload) -> bool:
+    if op._name in FRESH_COMPOSITES:
+        return False
     return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
