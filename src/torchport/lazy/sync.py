@@ -137,7 +137,8 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
             compiled.duration,
         )
         execution.undo = undo
-    executor.submit(execution, wake=not soon_read)
+        executor.enqueue(execution)
+    executor.advance(execution, wake=not soon_read)
 
 
 class Undo:
@@ -152,11 +153,11 @@ class Undo:
 
     def __call__(self) -> None:
         """Does it, unless the tensor was written again since."""
-        with LOCK:
-            tensor = self.tensor()
-            if tensor is not None and tensor.value is self.failed:
-                tensor.value = self.previous
-                tensor.views = None
+        # Without the trace's lock: it may run on the runtime's thread while the holder of the lock waits for that.
+        tensor = self.tensor()
+        if tensor is not None and tensor.value is self.failed:
+            tensor.value = self.previous
+            tensor.views = None
 
 
 def _live_results(
@@ -402,7 +403,7 @@ def run_graph(
     arguments += [backend.make_computation_data_from_scalar(n.numbers[i], device) for n, i in graph.numbers]
     results = [backend.create_data_placeholder(device, v.shape) for v in graph.results]
     execution = Execution(backend, entry.computation, arguments, results, device, graph.nodes[-1].location)
-    executor.submit(execution, wake=False)
+    executor.enqueue(execution)
     executor.wait(execution)
     for data in results:
         if data.error is not None:

@@ -237,15 +237,26 @@ class Executor:
         self._running = False
         self._worker: threading.Thread | None = None
 
-    def submit(self, execution: Execution, wake: bool = True) -> None:
-        """Appends it; returns when the queue is within its bound. ``wake=False`` when the caller waits for it next."""
+    def enqueue(self, execution: Execution) -> None:
+        """Takes its place in the order; :meth:`advance` has to follow.
+
+        Called while the trace is locked, so that computations run in the order in which they were launched, whichever
+        of several threads gets on first.
+        """
+        with self._condition:
+            self._queue.append(execution)
+
+    def advance(self, execution: Execution, wake: bool = True) -> None:
+        """Sees to it that it runs; returns when the queue is within its bound.
+
+        Args:
+            execution: one that was enqueued.
+            wake: whether another thread is to run it; not when the caller waits for it next.
+        """
         if not settings.async_execution or self._runs_inline(execution):
-            with self._condition:
-                self._queue.append(execution)
             self.wait(execution)
             return
         with self._condition:
-            self._queue.append(execution)
             if wake:
                 if self._worker is None:
                     self._start()
