@@ -43,7 +43,6 @@ from torchport.backend import (
 from torchport.config import settings
 from torchport.debug import explain
 from torchport.errors import (
-    BackendBusyError,
     BackendError,
     BackendNotAvailableError,
     BackendRegistrationError,
@@ -75,7 +74,6 @@ _set_up()
 
 __all__ = [
     "Availability",
-    "BackendBusyError",
     "BackendData",
     "BackendDevice",
     "BackendDeviceType",

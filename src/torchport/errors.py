@@ -7,8 +7,7 @@
     │   ├── UnknownBackendError          (LookupError)   no backend of that name
     │   ├── NoActiveBackendError                         no backend is active
     │   ├── BackendNotAvailableError                     it is registered, and cannot be used here: with the reason
-    │   ├── BackendRegistrationError     (TypeError)     the class lacks methods, or the name is taken
-    │   └── BackendBusyError                             another backend is asked for while work is pending
+    │   └── BackendRegistrationError     (TypeError)     the class lacks methods, or the name is taken
     ├── DeviceUnavailableError                           the virtual device could not be registered with torch
     ├── ExecutionError                   (RuntimeError)  a computation failed; names the user's line
     ├── StrictModeError                  (RuntimeError)  a fallback or an implicit sync that strict mode forbids
@@ -68,10 +67,6 @@ class BackendNotAvailableError(BackendError):
 
 class BackendRegistrationError(BackendError, TypeError):
     """The class is not a backend: every missing or misnamed method is listed; or its name is taken."""
-
-
-class BackendBusyError(BackendError):
-    """Another backend is asked for while work of the active one is pending and cannot be finished."""
 
 
 class DeviceUnavailableError(TorchportError, RuntimeError):

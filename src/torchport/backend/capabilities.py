@@ -24,9 +24,6 @@ class Capabilities:
         error_recovery: an error at run time is an exception that leaves the arguments intact, so that the runtime can
             run the rest of the graph again, node by node.
         training: it runs backward and optimizer graphs.
-        symbolic_sizes: it compiles graphs with symbolic sizes.
-        collectives: it lowers ``_c10d_functional`` operators itself.
-        serialization: it turns compiled graphs into bytes and back.
     """
 
     dynamic_outputs: bool = False
@@ -37,9 +34,6 @@ class Capabilities:
     concurrent_execution: bool = False
     error_recovery: bool = False
     training: bool = False
-    symbolic_sizes: bool = False
-    collectives: bool = False
-    serialization: bool = False
 
 
 @dataclass(frozen=True, slots=True)

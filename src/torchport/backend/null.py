@@ -5,8 +5,6 @@ It shows the least that a backend has to do, and it lets the cost of tracing be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from torchport.backend.capabilities import Capabilities
@@ -48,8 +46,6 @@ class NullBackend(BackendImplInterface):
         random_state=True,
         error_recovery=True,
         training=True,
-        symbolic_sizes=True,
-        collectives=True,
     )
 
     def __init__(self, device_count: int = 1) -> None:
@@ -69,7 +65,7 @@ class NullBackend(BackendImplInterface):
         return instances
 
     def execute_computation(
-        self, computation: Computation, arguments: Sequence[BackendData], device: BackendDevice
+        self, computation: Computation, arguments: list[BackendData], device: BackendDevice
     ) -> list[BackendData]:
         """Data of the results' shapes, without values."""
         return [BackendData(device, shape, _HANDLE) for shape in computation.result_shape]

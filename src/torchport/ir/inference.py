@@ -17,6 +17,17 @@ _PROBE_LIMIT_BYTES = 1 << 24
 """A probe on the CPU allocates operands and results; above this what the meta kernel says stands."""
 
 
+_VALUES_MATTER = (
+    "aten::linalg_",
+    "aten::_linalg_",
+    "aten::cholesky",
+    "aten::_cholesky",
+    "aten::segment_reduce",
+    "aten::_segment",
+)
+"""Operators that refuse values which neither zeros nor ones are: where their meta kernel accepts the shapes, it stands."""
+
+
 class DynamicOutput(Exception):  # noqa: N818 - a signal, not an error
     """The sizes of the result depend on values: the operator cannot be deferred past the next one.
 
@@ -102,7 +113,7 @@ def _accepts_other_values(
 ) -> bool:
     if any(s.dtype in (torch.bool, torch.uint8) for s in inputs):
         return True
-    if op._schema.name.startswith(("aten::linalg_", "aten::_linalg_", "aten::cholesky", "aten::_cholesky")):
+    if op._schema.name.startswith(_VALUES_MATTER):
         return True
     try:
         _run(op, args, kwargs, inputs, numbers, "cpu", fill_value=1)

@@ -21,6 +21,7 @@ from torchport.ir.location import Location
 from torchport.lazy import active
 from torchport.lazy.recording import layout_of, upload
 from torchport.lazy.source import user_location
+from torchport.lazy.sparse_transfer import to_device
 from torchport.lazy.sync import data_of, launch, view_of_storage, with_strides
 from torchport.lazy.tensor import dense_shape, lazy_tensor_of, new_tensor
 from torchport.runtime.events import EventKind, record_event
@@ -181,6 +182,8 @@ class _HostArguments:
                 return original
             if result.device.type == "meta":
                 return result
+            if result.layout is not torch.strided:
+                return to_device(result.cpu())
             value, shape = upload(result.cpu(), dense_shape(Shape(result.dtype, tuple(result.shape), result.stride())))
             return new_tensor(shape, value)
         if isinstance(result, (list, tuple)):

@@ -312,7 +312,10 @@ def build_entry(
         outputs, dynamic = reason.outputs, True
     call = Call(op, positional, tuple(keywords.items()), inputs, outputs)
     support = active.backend().supports(Node(call, tuple(operands), tuple(numbers)))
-    return Entry(call, "" if support else support.reason or "the backend does not support it", dynamic)
+    refusal = "" if support else support.reason or "the backend does not support it"
+    if call.is_random and not active.backend().capabilities.random:
+        refusal = "the backend draws no random numbers"
+    return Entry(call, refusal, dynamic)
 
 
 def record(call: Call, operands: list[Value], numbers: list[Any]) -> Node:

@@ -42,6 +42,18 @@ _STATIC_NUMBERS = frozenset(
 )
 _STATIC_NUMBER_NAMES = frozenset({"p", "ord"}) | {f"scales{x}" for x in ("", "_h", "_w", "_d")}
 
+# Their results are sparse, which no graph holds: they run eagerly.
+_MAKES_SPARSE = frozenset(
+    {
+        "aten::_to_sparse",
+        "aten::_to_sparse_csr",
+        "aten::_to_sparse_csc",
+        "aten::_to_sparse_bsr",
+        "aten::_to_sparse_bsc",
+        "aten::sparse_mask",
+    }
+)
+
 # In-place operators whose functional form has another name.
 _FUNCTIONAL_NAMES = {
     "normal_": "normal_functional",
@@ -126,7 +138,7 @@ def describe(op: OpOverload) -> Operator:
         functional = find_functional(op)
         if functional is not None:
             mutations, fresh = _match(op, functional, mutated)
-    if functional is not None and "other" in _returns(functional):
+    if functional is not None and ("other" in _returns(functional) or op._schema.name in _MAKES_SPARSE):
         functional = None
     return Operator(
         op,

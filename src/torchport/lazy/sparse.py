@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from torchport.lazy import active, eager
 from torchport.lazy.source import user_location
+from torchport.lazy.sparse_transfer import to_device, to_host
 
 _SPARSE_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU)
 _STRUCTURE = (
@@ -42,47 +43,14 @@ def _structural(op: OpOverload) -> Callable[..., Any]:
     return kernel
 
 
-def _to_host(x: Any) -> Any:
-    if isinstance(x, torch.Tensor) and x.device.type == active.device_type:
-        if x.layout is not torch.sparse_coo:
-            return x.cpu()
-        moved = torch.sparse_coo_tensor(x._indices().cpu(), x._values().cpu(), x.shape, check_invariants=False)
-        return moved._coalesced_(x.is_coalesced())
-    if isinstance(x, (list, tuple)):
-        return type(x)(_to_host(y) for y in x)
-    if isinstance(x, torch.device) and x.type == active.device_type:
-        return torch.device("cpu")
-    return x
-
-
-def _to_device(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        if x.layout is not torch.sparse_coo:
-            return x.to(active.device_type)
-        return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default(
-            x.sparse_dim(),
-            x.dense_dim(),
-            list(x.shape),
-            x._indices().to(active.device_type),
-            x._values().to(active.device_type),
-            dtype=x.dtype,
-            layout=torch.sparse_coo,
-            device=torch.device(active.device_type, 0),
-            is_coalesced=x.is_coalesced(),
-        )
-    if isinstance(x, (list, tuple)):
-        return type(x)(_to_device(y) for y in x)
-    return x
-
-
 def _to_copy(self: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     device = kwargs.pop("device", None)
     kwargs.pop("layout", None)
-    host = _to_host(self) if self.device.type == active.device_type else self
+    host = to_host(self) if self.device.type == active.device_type else self
     host = torch.ops.aten._to_copy.default(host, **kwargs)
     stays = device is None and self.device.type == active.device_type
     goes = stays or (device is not None and device.type == active.device_type)
-    moved: torch.Tensor = _to_device(host) if goes else host
+    moved: torch.Tensor = to_device(host) if goes else host
     return moved
 
 
@@ -91,18 +59,18 @@ def _fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     if name == "aten::_to_copy":
         return _to_copy(*args, **kwargs)
     eager.note_fallback(name, "sparse tensors are computed with on the CPU", user_location())
-    host_args = [_to_host(a) for a in args]
-    result = op(*host_args, **{k: _to_host(v) for k, v in kwargs.items()})
+    host_args = [to_host(a) for a in args]
+    result = op(*host_args, **{k: to_host(v) for k, v in kwargs.items()})
     for given, moved, argument in zip(args, host_args, op._schema.arguments, strict=False):
         if argument.alias_info is not None and argument.alias_info.is_write:
             _write_back(given, moved)
             return given
-    return _to_device(result)
+    return to_device(result)
 
 
 def _write_back(given: torch.Tensor, moved: torch.Tensor) -> None:
     if given.layout is torch.sparse_coo:
-        new = _to_device(moved)
+        new = to_device(moved)
         torch.ops.aten.copy_sparse_to_sparse_.default.redispatch(_SPARSE_CPU, given, new)
     else:
         given.copy_(moved)

@@ -1,7 +1,7 @@
 """What Python can mend of PyTorch for a device that is registered from Python.
 
 The hooks that PyTorch 2.13 exposes to Python say no more than that the device is there. Each patch below names the
-function of PyTorch that it replaces and why; tests/lazy/test_torch_patches.py tells when one is no longer needed.
+function of PyTorch that it replaces and why; tests/lazy/test_torch_internals.py tells when one is no longer needed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchport.config import settings
@@ -207,6 +208,28 @@ def _patch_default_dtype() -> None:
     torch.set_default_dtype = set_default_dtype
 
 
+def _patch_exports() -> None:
+    """``Tensor.__dlpack__`` and ``share_memory_``: they would hand out an address at which there is no memory."""
+
+    def refuse(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def function(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(self, torch.Tensor) and self.device.type == active.device_type:
+                raise RuntimeError(
+                    f"{name}: a tensor on {active.device_type!r} has no memory that another library or process could "
+                    "read. Copy it to the host first: tensor.cpu()."
+                )
+            return original(self, *args, **kwargs)
+
+        function.__name__, function.__doc__ = name, original.__doc__
+        setattr(owner, name, function)
+
+    refuse(torch.Tensor, "__dlpack__")
+    refuse(torch.Tensor, "share_memory_")
+    refuse(torch.utils.dlpack, "to_dlpack")
+
+
 def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     if settings.barrier_after_optimizer_step and active.trace.operations:
         groups = optimizer.param_groups
@@ -222,4 +245,5 @@ def install() -> None:
     _patch_printing()
     _patch_backward()
     _patch_default_dtype()
+    _patch_exports()
     register_optimizer_step_post_hook(_after_optimizer_step)

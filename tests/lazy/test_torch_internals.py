@@ -1,0 +1,117 @@
+"""What torchport leans on inside PyTorch, and what it mends there: a new version that changes one is told here first.
+
+Each patch of ``lazy/torch_patches.py`` has a test that fails when PyTorch no longer needs it.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import pytest
+import torch
+
+import torchport
+from torchport.lazy import tensor as lazy_tensor_module
+
+D = torchport.settings.device_name
+
+
+class Mark:
+    """Something that can be referred to weakly."""
+
+
+def test_dlpack_makes_a_tensor_of_an_extension_device_with_its_address_and_size() -> None:
+    x = torch.empty(3, 4, device=D)
+    assert (x.device.type, x.untyped_storage().nbytes()) == (D, 48)
+    assert x.data_ptr() >= lazy_tensor_module._FIRST_ADDRESS
+
+
+def test_a_storage_keeps_its_python_object_and_what_hangs_on_it_while_only_cpp_refers_to_it() -> None:
+    x = torch.empty(2, device=D)
+    mark = Mark()
+    alive = weakref.ref(mark)
+    x.untyped_storage().mark = mark  # type: ignore[attr-defined]
+    view = x.detach()
+    del x, mark
+    gc.collect()
+    assert alive() is view.untyped_storage().mark  # type: ignore[attr-defined]
+    del view
+    gc.collect()
+    assert alive() is None
+
+
+def test_views_and_detach_are_made_without_a_kernel_of_ours() -> None:
+    x = torch.arange(6.0, device=D)
+    torchport.metrics.reset()
+    views = [x.detach(), x.view(2, 3), x.view(2, 3).t(), x[1:], x.expand(2, 6)]
+    assert {v.untyped_storage()._cdata for v in views} == {x.untyped_storage()._cdata}
+    assert [n for n in torchport.metrics.counter_names() if n.startswith("lazy::")] == []
+
+
+def test_numbers_reach_a_kernel_as_python_numbers() -> None:
+    text = torchport.debug.ir_text(torch.ones(2, device=D) * 2.5)
+    assert "$0: float = 2.5" in text or "float = 2.5" in text
+
+
+def test_backward_without_the_patch_runs_on_a_thread_of_its_own() -> None:
+    import threading
+
+    seen: list[int] = []
+    x = torch.ones(2, device=D, requires_grad=True)
+    y = (x * 2).sum()
+    y.register_hook(lambda g: seen.append(threading.get_ident()))
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (y,), (torch.ones((), device=D),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+    assert seen != [threading.get_ident()], "PyTorch runs it here by itself: _patch_backward is no longer needed"
+    (torch.ones(2, device=D, requires_grad=True) * 2).sum().backward()
+
+
+NEEDED = {
+    "synchronize": "torch._C._accelerator_synchronizeDevice(0)",
+    "generator": "torch._C.Generator('port')",
+    "memory": "torch._C._accelerator_getMemoryInfo(0)"
+    if hasattr(torch._C, "_accelerator_getMemoryInfo")
+    else "torch._C._accelerator_getDeviceStats(0)",
+}
+
+
+@pytest.mark.parametrize("statement", NEEDED.values(), ids=NEEDED)
+def test_pytorch_still_cannot(statement: str) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        eval(statement, {"torch": torch})
+
+
+def test_parameters_would_not_stay_the_same_objects_by_themselves() -> None:
+    cpu, device = torch.ones(1), torch.ones(1, device=D)
+    assert not torch._has_compatible_shallow_copy_type(cpu, device), "_patch_module_apply is no longer needed"
+
+
+def test_storages_would_need_an_allocator() -> None:
+    script = (
+        "import torch, torchport\n"
+        "from torchport.lazy import storage_support as s\n"
+        "x = torch.ones(2, device='port')\n"
+        "s._originals['clone'](x.untyped_storage())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0, "PyTorch copies such storages by itself: storage_support is no longer needed"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_from_dlpack",
+        "_dispatch_get_registrations_for_dispatch_key",
+        "_AutoDispatchBelowAutograd",
+        "_set_multithreading_enabled",
+        "_is_multithreading_enabled",
+        "_get_privateuse1_backend_name",
+    ],
+)
+def test_a_private_name_is_still_there(name: str) -> None:
+    assert hasattr(torch._C, name)
