@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from sweeps.comparison import (
     on_cpu,
 )
 from sweeps.expected import HOST_ARGUMENTS, UNINITIALISED
-from sweeps.modes import MODES, Arguments, Case, NotUsableError, tensors_of
+from sweeps.modes import DIFFERENTIATES, MODES, OUT_KINDS, Arguments, Case, NotUsableError, tensors_of
 from sweeps.placement import Placement
 from sweeps.records import SampleRecord, Status
 from torchport.config import settings
@@ -50,7 +51,7 @@ def run_op(op: Any, mode: str, dtype: torch.dtype, limit: int, started: Started,
 def _run_samples(op: Any, mode: str, dtype: torch.dtype, limit: int, started: Started, ended: Ended) -> None:
     torch.manual_seed(0)
     usable, refused = 0, "it has no samples"
-    samples = op.sample_inputs("cpu", dtype, requires_grad=mode == "bwd")
+    samples = op.sample_inputs("cpu", dtype, requires_grad=mode in DIFFERENTIATES)
     for index, sample in enumerate(itertools.islice(samples, SAMPLES_TRIED)):
         if usable == limit:
             break
@@ -96,7 +97,9 @@ class _SampleRun:
         self.arguments, second, (x, args, kwargs) = (self._placed("cpu") for _ in range(3))
         try:
             if self.mode == "out":
-                self.case = Case(self.case.op, self.case.sample, self.case.number, self.case.op(x, *args, **kwargs))
+                torch.manual_seed(1)
+                self.case = replace(self.case, results=self.case.op(x, *args, **kwargs))
+                self._choose_out()
             torch.manual_seed(1)
             self.wanted = call(self.case, self.arguments, "cpu")
             again = call(self.case, second, "cpu")
@@ -110,15 +113,28 @@ class _SampleRun:
             self.random = True
         return ""
 
+    def _choose_out(self) -> None:
+        """Takes each kind of ``out=`` in turn, except where the CPU's own kernel ignores how the tensor lies."""
+        kind = OUT_KINDS[self.case.number % len(OUT_KINDS)]
+        chosen = replace(self.case, out_kind=kind)
+        torch.manual_seed(1)
+        try:
+            honoured = _same(self.case.results, MODES["out"](chosen, self._placed("cpu"), "cpu"))
+        except RuntimeError:  # it takes no such tensor
+            honoured = False
+        if honoured:
+            self.case = chosen
+
     def on_device(self, index: int) -> SampleRecord:
         """The record of the same call on the device."""
         record = SampleRecord(index, random=self.random)
         try:
             torch.manual_seed(1)
             arguments = self._placed(DEVICE)
-            torchport.metrics.reset()
+            before = torchport.executed_fallback_ops()
             got = MODES[self.mode](self.case, arguments, DEVICE)
-            record.fallbacks = _fallbacks()
+            after = torchport.executed_fallback_ops()
+            record.fallbacks = {k: n - before.get(k, 0) for k, n in after.items() if n > before.get(k, 0)}
             record.layout = layout_difference((self.wanted, self.arguments), (got, arguments))
             self._judge(record, got, arguments)
         except Exception as error:  # noqa: BLE001  # it is the finding, and is kept
@@ -156,10 +172,6 @@ class _SampleRun:
             if (original.shape, original.dtype, original.device) != (copy.shape, copy.dtype, copy.device):
                 return copies, f"a clone is {tuple(copy.shape)}, {copy.dtype}, {copy.device}"
         return copies, ""
-
-
-def _fallbacks() -> dict[str, int]:
-    return {k: int(v) for k, v in torchport.metrics.snapshot().items() if k.startswith("aten::") and v}
 
 
 def _wrong(wanted: Any, got: Any, tolerance: float | None = None) -> str:

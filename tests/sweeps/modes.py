@@ -1,4 +1,4 @@
-"""The ways in which a sweep calls an operator: forward, backward, in place, into ``out=``.
+"""The ways in which a sweep calls an operator: forward, in place, into ``out=``, and its derivatives.
 
 A way is called once on the CPU and once on the device, with copies of the same arguments, and returns what is to be
 compared.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -29,12 +30,14 @@ class Case:
         sample: one of its samples, which are made for the CPU.
         number: the how manyth usable one.
         results: in the mode ``out``, what the operator gives on the CPU without ``out=``.
+        out_kind: in the mode ``out``, how the ``out=`` tensors come.
     """
 
     op: Any
     sample: Any
     number: int
     results: Any = None
+    out_kind: str = "exact"
 
 
 class NotUsableError(Exception):
@@ -43,11 +46,15 @@ class NotUsableError(Exception):
 
 def takes_part(op: Any, mode: str) -> bool:
     """Whether the operator has that mode at all."""
-    if mode == "bwd":
-        return bool(op.supports_autograd)
     if mode == "inplace":
         return op.get_inplace() is not None
-    return mode != "out" or bool(op.supports_out)
+    if mode == "out":
+        return bool(op.supports_out)
+    if mode == "jvp":
+        return bool(op.supports_forward_ad)
+    if mode == "bwdbwd":
+        return bool(op.supports_autograd and op.supports_gradgrad)
+    return mode == "fwd" or bool(op.supports_autograd)
 
 
 def tensors_of(x: Any) -> list[torch.Tensor]:
@@ -90,14 +97,51 @@ def backward(case: Case, arguments: Arguments, device: str) -> Any:
     return [t.grad for t in leaves]
 
 
+def twice_backward(case: Case, arguments: Arguments, device: str) -> Any:
+    """The gradients, and the gradients of those."""
+    x, args, kwargs = arguments
+    results = case.sample.output_process_fn_grad(case.op(x, *args, **kwargs))
+    outputs = [t for t in tensors_of(results) if t.requires_grad]
+    leaves = [t for t in tensors_of(arguments) if t.requires_grad]
+    if not outputs or not leaves:
+        raise NotUsableError("nothing to differentiate")
+    # Where the operator is linear, its second derivative is that of the cotangents.
+    cotangents = [cotangent(t).to(device).requires_grad_() for t in outputs]
+    first = torch.autograd.grad(outputs, leaves, cotangents, create_graph=True, allow_unused=True)
+    again = [g for g in first if g is not None and g.requires_grad]
+    if not again:
+        raise NotUsableError("the gradient is a constant")
+    second = torch.autograd.grad(
+        again, [*leaves, *cotangents], [cotangent(g).to(device) for g in again], allow_unused=True
+    )
+    return [None if t is None else t.detach() for t in (*first, *second)]
+
+
+def forward_mode(case: Case, arguments: Arguments, device: str) -> Any:
+    """The results, and their derivative in a fixed direction, by forward-mode differentiation."""
+    if not any(t.requires_grad for t in tensors_of(arguments)):
+        raise NotUsableError("nothing to differentiate")
+    with forward_ad.dual_level():
+
+        def dual(t: Any) -> Any:
+            if not isinstance(t, torch.Tensor):
+                return t
+            plain = t.detach()
+            return forward_ad.make_dual(plain, cotangent(plain).to(device)) if t.requires_grad else plain
+
+        x, args, kwargs = pytree.tree_map(dual, arguments)
+        results = tensors_of(case.op(x, *args, **kwargs))
+        unpacked = [forward_ad.unpack_dual(t) for t in results]
+        return [(p.detach(), None if t is None else t.detach()) for p, t in unpacked]
+
+
 def into_out(case: Case, arguments: Arguments, device: str) -> Any:
-    """The ``out=`` tensors after the call, of another kind for each sample in turn."""
+    """The ``out=`` tensors after the call."""
     x, args, kwargs = arguments
     expected = tensors_of(case.results)
     if not expected or len(expected) != len(pytree.tree_leaves(case.results)):
         raise NotUsableError("not all results are tensors")
-    kind = OUT_KINDS[case.number % len(OUT_KINDS)]
-    out = pytree.tree_map(lambda t: _out(t, kind, device), case.results)
+    out = pytree.tree_map(lambda t: _out(t, case.out_kind, device), case.results)
     returned = case.op(x, *args, **kwargs, out=out)
     for given, back in zip(tensors_of(out), tensors_of(returned), strict=True):
         assert given is back, "the call returns other tensors than those of out="
@@ -113,9 +157,14 @@ def _out(like: torch.Tensor, kind: str, device: str) -> torch.Tensor:
     return torch.zeros_like(like, device=device)
 
 
+DIFFERENTIATES = frozenset({"bwd", "bwdbwd", "jvp"})
+"""The modes whose samples must be differentiable."""
+
 MODES: dict[str, Callable[[Case, Arguments, str], Any]] = {
     "fwd": forward,
     "bwd": backward,
     "inplace": in_place,
     "out": into_out,
+    "bwdbwd": twice_backward,
+    "jvp": forward_mode,
 }

@@ -12,6 +12,7 @@ It ends with 1 if anything failed that ``expected.py`` does not list, or passed 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -89,6 +90,9 @@ def prepare() -> None:
     torchport.backends()
     for name in PRELOADED:
         importlib.import_module(name)
+    # A collection in a child would write to, and so copy, every page that holds an object of the parent's.
+    gc.collect()
+    gc.freeze()
 
 
 def _show(result: OpResult) -> None:

@@ -19,7 +19,7 @@ from typing import IO, Any
 import torch
 
 from sweeps.child import full_name, run_op
-from sweeps.modes import takes_part
+from sweeps.modes import DIFFERENTIATES, takes_part
 from sweeps.records import OpResult, SampleRecord, Status
 
 with warnings.catch_warnings():
@@ -56,10 +56,10 @@ class Sweep:
         if not takes_part(op, self.mode):
             return None
         wanted = getattr(torch, self.dtype)
-        supported = op.supported_backward_dtypes("cpu") if self.mode == "bwd" else op.supported_dtypes("cpu")
+        supported = op.supported_backward_dtypes("cpu") if self.mode in DIFFERENTIATES else op.supported_dtypes("cpu")
         if wanted in supported:
             return wanted  # type: ignore[no-any-return]
-        if self.mode == "bwd" or wanted is not torch.float32:
+        if self.mode in DIFFERENTIATES or wanted is not torch.float32:
             return None
         return next((d for d in (*FIRST_CHOICE, *sorted(supported, key=str)) if d in supported), None)
 

@@ -54,7 +54,14 @@ class Run:
         return 100 * sum(r.status is Status.PASS for r in ran) / max(len(ran), 1)
 
 
-MODE_TITLES = {"fwd": "forward", "bwd": "backward", "inplace": "in place", "out": "into `out=`"}
+MODE_TITLES = {
+    "fwd": "forward",
+    "bwd": "backward",
+    "inplace": "in place",
+    "out": "into `out=`",
+    "bwdbwd": "second derivatives",
+    "jvp": "forward-mode derivatives",
+}
 
 
 def write_pages(run: Run, folder: Path) -> Path:
@@ -99,9 +106,11 @@ def render_summary(rows: dict[str, dict[str, str | int | float]]) -> str:
         "is called with the same arguments on the device, with the interpreter backend, and on the CPU. Compared are",
         "values, metadata, layout, and who shares a storage with whom. All of it is run again with",
         "",
-        "    python tests/sweeps/opinfo.py --all --mode fwd bwd inplace out --dtype float32 --write docs/support",
+        "    python tests/sweeps/opinfo.py --all --dtype float32 --write docs/support \\",
+        "        --mode fwd bwd inplace out bwdbwd jvp",
         "    python tests/sweeps/opinfo.py --all --mode fwd --write docs/support \\",
         "        --dtype float64 int64 int32 uint8 bool bfloat16 float16 complex64",
+        "    python tests/sweeps/opinfo.py --all --mode bwd --dtype float64 complex64 --write docs/support",
         "",
         "An operator passes when all of its samples do. Percentages are of the operators that have samples.",
         "",

@@ -25,7 +25,7 @@ _VALUES_MATTER = (
     "aten::segment_reduce",
     "aten::_segment",
 )
-"""Operators that refuse values which neither zeros nor ones are: where their meta kernel accepts the shapes, it stands."""
+"""Operators that refuse values that neither zeros nor ones are: what their meta kernel says of the shapes stands."""
 
 
 class DynamicOutput(Exception):  # noqa: N818 - a signal, not an error

@@ -129,7 +129,6 @@ _LEFT_TO_PYTORCH = frozenset(
         "_pack_padded_sequence",
         "unsafe_split.Tensor",
         "unsafe_split_with_sizes",
-        "linalg_lstsq",
     ]
 )
 
