@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 
 import torchport
 from sweeps.comparison import (
-    LOOSE_TOLERANCE,
     assert_same_values,
     layout_difference,
     metadata_difference,
@@ -151,7 +150,7 @@ class _SampleRun:
             on_cpu(found)  # it must still run
             record.same_random = self.case.op.name in UNINITIALISED or _same(values, found)
         elif error := _wrong(values, found):
-            loose = _same(values, found, LOOSE_TOLERANCE)
+            loose = _same(values, found, loosely=True)
             record.status, record.error = (Status.LOOSE if loose else Status.WRONG), error
             return
         elif not unusable and (error := _wrong(self.wanted, copies)):
@@ -174,13 +173,13 @@ class _SampleRun:
         return copies, ""
 
 
-def _wrong(wanted: Any, got: Any, tolerance: float | None = None) -> str:
+def _wrong(wanted: Any, got: Any, loosely: bool = False) -> str:
     try:
-        assert_same_values(wanted, got, tolerance)
+        assert_same_values(wanted, got, loosely)
     except AssertionError as error:
         return first_lines(error).removeprefix("AssertionError: ")
     return ""
 
 
-def _same(wanted: Any, got: Any, tolerance: float | None = None) -> bool:
-    return not _wrong(wanted, got, tolerance)
+def _same(wanted: Any, got: Any, loosely: bool = False) -> bool:
+    return not _wrong(wanted, got, loosely)

@@ -82,6 +82,9 @@ def infer(
         raise DynamicOutput(
             tuple(None if s is None else Shape(s.dtype, s.sizes, s.strides, (True,) * len(s.sizes)) for s in found)
         )
+    if op._schema.name == "aten::repeat_interleave" and kwargs.get("output_size") is not None:
+        # Its kernels add up the repeats, which are values; the program has done that for us.
+        return (Shape(inputs[0].dtype, (kwargs["output_size"],)),)
     meta_error: Exception | None = None
     shapes: tuple[Shape | None, ...] = ()
     try:
@@ -100,26 +103,18 @@ def infer(
             raise
         if meta_error is not None:
             raise meta_error from None
-    except Exception as cpu_error:  # an operator's own error
+    except Exception as cpu_error:  # noqa: BLE001 - an operator's own error
         # Zeros can be the wrong values for an operator that is right for these shapes: an inverse, a distribution, a
         # mask.
-        if meta_error is not None or not _accepts_other_values(op, args, kwargs, inputs, numbers):
-            raise cpu_error from None
+        values_matter = op._schema.name.startswith(_VALUES_MATTER) or any(
+            s.dtype in (torch.bool, torch.uint8) for s in inputs
+        )
+        try:
+            return _run(op, args, kwargs, inputs, numbers, "cpu", benign=True)
+        except Exception:  # noqa: BLE001 - the same error, or another
+            if meta_error is not None or not values_matter:
+                raise cpu_error from None
     return shapes
-
-
-def _accepts_other_values(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: tuple[Shape, ...], numbers: list[Any]
-) -> bool:
-    if any(s.dtype in (torch.bool, torch.uint8) for s in inputs):
-        return True
-    if op._schema.name.startswith(_VALUES_MATTER):
-        return True
-    try:
-        _run(op, args, kwargs, inputs, numbers, "cpu", fill_value=1)
-    except Exception:  # noqa: BLE001 - the same error, or another: the shapes are to blame
-        return False
-    return True
 
 
 def _run(
@@ -129,15 +124,20 @@ def _run(
     inputs: tuple[Shape, ...],
     numbers: list[Any],
     device: str,
-    fill_value: int = 0,
+    benign: bool = False,
 ) -> tuple[Shape | None, ...]:
     if device == "meta":
         tensors = [torch.empty_strided(s.sizes, s.strides, dtype=s.dtype, device=device) for s in inputs]
     else:
         tensors = []
         for s in inputs:
-            storage = torch.full((s.storage_numel,), fill_value, dtype=s.dtype)
-            tensors.append(storage.as_strided(s.sizes, s.strides))
+            # Benign values: an identity where there are matrices of floats, else ones.
+            is_matrix = len(s.sizes) >= 2 and (s.dtype.is_floating_point or s.dtype.is_complex)
+            storage = torch.full((s.storage_numel,), int(benign and not is_matrix), dtype=s.dtype)
+            tensor = storage.as_strided(s.sizes, s.strides)
+            if benign and is_matrix:
+                tensor.diagonal(dim1=-2, dim2=-1).fill_(1)
+            tensors.append(tensor)
 
     def fill(x: Any) -> Any:
         if type(x) is Operand:

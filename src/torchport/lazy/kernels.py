@@ -168,7 +168,7 @@ def _mutating_kernel(info: Operator) -> Kernel:
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
-                return eager.run(op, args, kwargs, "the sizes of its result depend on values")
+                return _write_undeferred(info, functional_info, entry, args, kwargs, written)
             counter.value += 1
             node = record(entry.call, found[1], found[2])
             result = _write_results(info, functional_info, entry, node, args, kwargs, written)
@@ -293,6 +293,28 @@ def _write_results(
     if not returns:
         return None
     return returns[0] if len(returns) == 1 else tuple(returns)
+
+
+def _write_undeferred(
+    info: Operator,
+    functional: Operator,
+    entry: Entry,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    written: Callable[..., Any],
+) -> Any:
+    """``out=`` of an operator whose output sizes depend on values: it runs at once, and the results are copied."""
+    names = {m.name for m in info.mutations}
+    inputs = {k: v for k, v in kwargs.items() if k not in names}
+    results = _undeferred(functional, entry, args, inputs)
+    if len(functional.returns) == 1:
+        results = (results,)
+    targets = []
+    for m in info.mutations:
+        target, result = written(m.name, args, kwargs), results[m.result]
+        resize_output_(target, result.shape, target.device)
+        targets.append(target.copy_(result))
+    return targets[0] if len(targets) == 1 else tuple(targets)
 
 
 def _dense_of(entry: Entry, value: Value) -> Shape:

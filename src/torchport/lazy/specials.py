@@ -330,6 +330,21 @@ def native_batch_norm(
     return out, mean, rstd
 
 
+def polygamma_(self: torch.Tensor, n: int) -> torch.Tensor:
+    """``aten::polygamma_``, whose functional form takes its arguments the other way round."""
+    return copy_(self, aten.polygamma.default(n, self))
+
+
+def native_batch_norm_out(
+    *args: Any, out: torch.Tensor, save_mean: torch.Tensor, save_invstd: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``aten::native_batch_norm.out``, which writes the running statistics too."""
+    targets = (out, save_mean, save_invstd)
+    for target, result in zip(targets, native_batch_norm(*args), strict=True):
+        copy_(resize_output_(target, result.shape, target.device), result)
+    return targets
+
+
 def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
     """``aten::_fused_sdp_choice``: attention is traced as the matrix products that it consists of (SDPBackend.MATH)."""
     return 0
@@ -372,6 +387,8 @@ SPECIAL_KERNELS: dict[str, Callable[..., Any]] = {
     "set_": set_,
     "_resize_output_": resize_output_,
     "native_batch_norm": native_batch_norm,
+    "native_batch_norm.out": native_batch_norm_out,
+    "polygamma_": polygamma_,
     "_fused_sdp_choice": fused_sdp_choice,
     "record_stream": record_stream,
     "_efficientzerotensor": efficientzerotensor,

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torchport.ir.shape import Shape
+
 _DEFAULT_GENERATOR = threading.Lock()
 """Held while a default generator of torch stands in for ours; it is the process's, not ours."""
 
@@ -56,11 +58,15 @@ def with_generator(op: OpOverload) -> OpOverload | None:
     return matching_overload(op, op.overloadpacket, needs_generator=True)
 
 
-def filler(fill: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A functional form of an in-place filling operator, without the copy of what is overwritten anyway."""
+def filler(fill: Callable[..., torch.Tensor], shape: Shape) -> Callable[..., torch.Tensor]:
+    """A functional form of an in-place filling operator, without the copy of what is overwritten anyway.
+
+    Numbers are drawn in an order that depends on the layout, so the new tensor has the layout of the one that the
+    program fills, also where that leaves gaps.
+    """
 
     def filled(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return fill(torch.empty_like(x), *args, **kwargs)
+        return fill(torch.empty_strided(shape.sizes, shape.strides, dtype=x.dtype, device=x.device), *args, **kwargs)
 
     return filled
 

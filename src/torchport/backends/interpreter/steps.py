@@ -193,7 +193,7 @@ def _random_step(step: Step, op: OpOverload, call: Call, device: torch.device, g
     if fill is None:
         return replace(step, function=_bind(step, drawing, call)[0])
     function, step = _bind(step, fill, call)
-    return replace(step, function=filler(function), name=step.name, in_place=function)
+    return replace(step, function=filler(function, call.inputs[0]), name=step.name, in_place=function)
 
 
 def _without_generator_slot(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
