@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +52,7 @@ def _run_samples(op: Any, mode: str, dtype: torch.dtype, limit: int, started: St
     torch.manual_seed(0)
     usable, refused = 0, "it has no samples"
     samples = op.sample_inputs("cpu", dtype, requires_grad=mode in DIFFERENTIATES)
-    for index, sample in enumerate(itertools.islice(samples, SAMPLES_TRIED)):
+    for index, sample in enumerate(itertools.islice(samples, max(SAMPLES_TRIED, limit))):
         if usable == limit:
             break
         run = _SampleRun(op, sample, usable, mode)
@@ -131,7 +132,8 @@ class _SampleRun:
             torch.manual_seed(1)
             arguments = self._placed(DEVICE)
             before = torchport.executed_fallback_ops()
-            got = MODES[self.mode](self.case, arguments, DEVICE)
+            with self._default_device():
+                got = MODES[self.mode](self.case, arguments, DEVICE)
             after = torchport.executed_fallback_ops()
             record.fallbacks = {k: n - before.get(k, 0) for k, n in after.items() if n > before.get(k, 0)}
             record.layout = layout_difference((self.wanted, self.arguments), (got, arguments))
@@ -139,6 +141,11 @@ class _SampleRun:
         except Exception as error:  # noqa: BLE001  # it is the finding, and is kept
             record.status, record.error = Status.EXCEPTION, first_lines(error)
         return record
+
+    def _default_device(self) -> AbstractContextManager[Any]:
+        """Puts what a factory makes on the device where the sample says nothing of devices."""
+        says = tensors_of(self.original) or "device" in self.original[2]
+        return nullcontext() if says else torch.device(DEVICE)
 
     def _judge(self, record: SampleRecord, got: Any, arguments: Arguments) -> None:
         copies, unusable = self._used_further(got)

@@ -36,6 +36,8 @@ def check(op: Any, sweep: Sweep) -> None:
     result = result_of(op, sweep)
     verdict = judge([result])
     assert verdict.ok, f"{result.name}: {result.status}, {result.error or 'although tests/sweeps/expected.py lists it'}"
+    assert "" == result.layout
+    assert {} == result.fallbacks
 
 
 @pytest.mark.parametrize("op", CHOSEN, ids=full_name)

@@ -19,10 +19,11 @@ from torchport.config import settings
 from torchport.errors import StrictModeError
 from torchport.ir.location import Location
 from torchport.lazy import active
+from torchport.lazy.reading import data_of, view_of_storage, with_strides
 from torchport.lazy.recording import layout_of, upload
 from torchport.lazy.source import user_location
 from torchport.lazy.sparse_transfer import to_device
-from torchport.lazy.sync import data_of, launch, view_of_storage, with_strides
+from torchport.lazy.sync import launch
 from torchport.lazy.tensor import dense_shape, lazy_tensor_of, new_tensor
 from torchport.runtime.events import EventKind, record_event
 

@@ -19,6 +19,8 @@ from torchport.ir.call import Call
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.lazy import active, eager
+from torchport.lazy.compilation import run_graph
+from torchport.lazy.reading import view_of_storage
 from torchport.lazy.recording import (
     Entry,
     build_entry,
@@ -30,7 +32,6 @@ from torchport.lazy.recording import (
 )
 from torchport.lazy.schema import Kind, Operator, describe
 from torchport.lazy.specials import resize_output_
-from torchport.lazy.sync import run_graph, view_of_storage
 from torchport.lazy.tensor import dense_shape, new_tensor
 from torchport.lazy.trace import LOCK
 

@@ -22,9 +22,10 @@ from torchport.backend import LazyTensor, Shape, SyncCause
 from torchport.errors import ExecutionError
 from torchport.lazy import active
 from torchport.lazy.kernels import make_kernel
+from torchport.lazy.reading import data_of, view_of_storage, with_strides
 from torchport.lazy.recording import upload
 from torchport.lazy.source import user_location
-from torchport.lazy.sync import data_of, launch, view_of_storage, with_strides
+from torchport.lazy.sync import launch
 from torchport.lazy.tensor import is_dense
 from torchport.lazy.trace import LOCK
 

@@ -18,9 +18,10 @@ from torchport.ir.call import Call, number, operand
 from torchport.ir.inference import DynamicOutput, infer
 from torchport.ir.node import Node
 from torchport.lazy import active
+from torchport.lazy.reading import write_unwritten
 from torchport.lazy.schema import Kind, Operator
 from torchport.lazy.source import user_location
-from torchport.lazy.sync import cut, write_unwritten
+from torchport.lazy.sync import cut
 from torchport.lazy.tensor import dense_shape, lazy_tensor_of
 from torchport.lazy.views import Layout, plan_view
 

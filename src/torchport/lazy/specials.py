@@ -16,9 +16,9 @@ from torchport import metrics
 from torchport.backend import Shape, Value
 from torchport.ir.call import Call, number, operand
 from torchport.lazy import active
+from torchport.lazy.reading import host_tensor
 from torchport.lazy.recording import cut_if_due, read, upload, with_bits, write
 from torchport.lazy.source import user_location
-from torchport.lazy.sync import host_tensor
 from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of, new_strided, new_tensor
 from torchport.lazy.trace import LOCK
 

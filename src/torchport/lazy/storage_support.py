@@ -12,8 +12,8 @@ import torch
 
 from torchport.backend import Shape
 from torchport.lazy import active
+from torchport.lazy.reading import data_of, with_strides
 from torchport.lazy.recording import upload
-from torchport.lazy.sync import data_of, with_strides
 from torchport.lazy.tensor import new_tensor
 from torchport.lazy.trace import LOCK
 
