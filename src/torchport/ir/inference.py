@@ -91,7 +91,7 @@ def infer(
         shapes = _run(op, args, kwargs, inputs, numbers, "meta")
     except Exception as error:  # noqa: BLE001 - an operator's own error: the CPU's kernel decides whether it stands
         meta_error = error
-    needed = sum(s.nbytes for s in inputs) + sum(s.nbytes for s in shapes if s is not None)
+    needed = sum(s.storage_numel * s.dtype.itemsize for s in inputs) + sum(s.nbytes for s in shapes if s is not None)
     if op.namespace != "aten" or needed > _PROBE_LIMIT_BYTES:
         if meta_error is not None:
             raise meta_error

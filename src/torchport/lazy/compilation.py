@@ -129,6 +129,29 @@ def _difference(before: list[Call], now: list[Call]) -> str:
     return "the same operations, with other results or other sharing of operands"
 
 
+class _FailedComputation(Computation):
+    """What a compiler failed on: executing it raises why."""
+
+    def __init__(self, computation: Computation, error: Exception) -> None:
+        super().__init__(computation.name, computation.graph, computation.devices, {}, computation.cause)
+        self.error = error
+
+
+def _compiled_by(backend: BackendImplInterface, computation: Computation) -> Computation:
+    """The compiled computation, checked against the contract; where that fails, one that says so when it is run."""
+    name = type(backend).__name__
+    try:
+        answer = backend.compile([computation])
+        if not isinstance(answer, list) or len(answer) != 1 or not isinstance(answer[0], Computation):
+            raise TypeError(
+                f"{name}.compile() has to return a list with a computation for each that it was given; it returned "
+                f"{answer!r}"
+            )
+    except Exception as error:  # noqa: BLE001 - a stranger's compiler: its error belongs to who reads the results
+        return _FailedComputation(computation, error)
+    return answer[0]
+
+
 def lower_and_compile(
     graph: Graph,
     backend: BackendImplInterface,
@@ -152,7 +175,8 @@ def lower_and_compile(
         context.add_result(value)
     for result, parameter in aliases:
         context.set_up_alias(result, parameter)
-    (compiled,) = backend.compile([context.build()])
+    computation = context.build()
+    compiled = _compiled_by(backend, computation)
     for leaf in graph.parameters:
         leaf.data = None  # a cached program must not keep the first batch and the first weights alive
     return compiled

@@ -214,7 +214,7 @@ def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any])
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     # The cells that a mask selects depend on its values; there only the meta kernel can tell.
     masked = any(t.dtype in (torch.bool, torch.uint8) for t in tensors)
-    small = sum(t.numel() * t.element_size() for t in tensors) <= _PROBE_LIMIT_BYTES
+    small = sum(t.untyped_storage().nbytes() for t in tensors) <= _PROBE_LIMIT_BYTES
     device = "cpu" if small and not masked else "meta"
     storages: dict[int, torch.Tensor] = {}
 
@@ -250,6 +250,8 @@ def _is_aliased(args: tuple[Any, ...], target: Any) -> bool:
             isinstance(a, torch.Tensor)
             and a is not target
             and a.untyped_storage() is storage
+            and a.numel()
+            and target.numel()
             and (
                 a.storage_offset() != target.storage_offset()
                 or a.stride() != target.stride()
@@ -270,9 +272,17 @@ def _write_results(
     written: Callable[..., Any],
 ) -> Any:
     flat = [None if s is None else (Value(node, i), s) for i, s in enumerate(entry.call.outputs)]
-    results = pack_results(functional.returns, flat)
-    if len(functional.returns) == 1:
-        results = (results,)
+    # Fresh results come first, then those of the written arguments; a list is as long as the one it is written to.
+    results: list[Any] = flat[: len(info.fresh_results)]
+    at = len(results)
+    for m in info.mutations:
+        if m.is_list:
+            length = len(written(m.name, args, kwargs))
+            results.append(flat[at : at + length])
+            at += length
+        else:
+            results.append(flat[at])
+            at += 1
     targets = []
     for m in info.mutations:
         target = written(m.name, args, kwargs)

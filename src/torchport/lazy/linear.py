@@ -77,6 +77,10 @@ def _plan(input: Shape, grad: Shape, weight: Shape, mask: tuple[bool, bool, bool
     return _Plan(flatten_grad, flatten_input, grad_input, unflatten, transpose, grad_weight, grad_bias)
 
 
+def _conjugate(shape: Shape) -> Call:
+    return _call(aten.conj_physical.default, (operand(0),), shape)
+
+
 def linear_backward(
     self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, output_mask: list[bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
@@ -100,6 +104,10 @@ def linear_backward(
         def tensor(call: Call, *operands: Value) -> torch.Tensor:
             return new_tensor(dense_shape(_out(call)), add(call, *operands))
 
+        if w_shape.is_complex:
+            w = add(_conjugate(w_shape), w)
+        if x_shape.is_complex:
+            x = add(_conjugate(x_shape), x)
         g = add(plan.flatten_grad, g)
         grad_input = grad_weight = grad_bias = None
         if plan.grad_input is not None:

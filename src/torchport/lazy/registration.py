@@ -180,6 +180,20 @@ def composite_operators() -> list[str]:
     return sorted(ours - views - _LEFT_TO_PYTORCH - set(_EXPLICIT_KERNELS) - set(METADATA_OPERATORS))
 
 
+_whole: list[torch.library.Library] = []
+
+
+def trace_whole(wanted: bool) -> None:
+    """Registers the kernels of :data:`WHOLE_OPERATORS`, or leaves them to PyTorch, which takes them apart."""
+    if wanted and not _whole:
+        library = torch.library.Library("aten", "IMPL")
+        for name in WHOLE_OPERATORS:
+            library.m.impl(name, "PrivateUse1", _deferred_kernel(name), False)  # type: ignore[union-attr]
+        _whole.append(library)
+    elif not wanted and _whole:
+        _whole.pop()._destroy()
+
+
 def register_kernels() -> None:
     """Registers all kernels for the device's dispatch key."""
     library = torch.library.Library("aten", "IMPL")
@@ -188,8 +202,7 @@ def register_kernels() -> None:
         implement(name, "PrivateUse1", _deferred_kernel(name), False)
     for name, kernel in _EXPLICIT_KERNELS.items():
         implement(name, "PrivateUse1", kernel, False)
-    for name in WHOLE_OPERATORS:
-        implement(name, "PrivateUse1", _deferred_kernel(name), False)
+    trace_whole(True)
     for name in METADATA_OPERATORS:
         implement(name, "PrivateUse1", metadata_kernel(overload(name)), False)
     fallback = torch.library.Library("_", "IMPL")

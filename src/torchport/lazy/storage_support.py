@@ -102,6 +102,16 @@ def _to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
     return _originals["to"](self, device=device, non_blocking=non_blocking)
 
 
+def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
+    """Refuses what would end the process: memory of this device that two processes share."""
+    if torch.device(device).type == active.device_type:
+        raise RuntimeError(
+            f"a tensor on {active.device_type!r} cannot be shared between processes. In a DataLoader with workers, "
+            "keep the data set on the CPU, and move each batch in the training loop."
+        )
+    return _originals["_new_shared"](size, device=device)
+
+
 def install() -> None:
     """Teaches ``torch.UntypedStorage`` and ``torch.serialization`` about storages without memory."""
     cls = torch.UntypedStorage
@@ -115,5 +125,7 @@ def install() -> None:
     for name, ours in replacements.items():
         _originals[name] = getattr(cls, name)
         setattr(cls, name, ours)
+    _originals["_new_shared"] = cls._new_shared
+    cls._new_shared = classmethod(_new_shared)  # type: ignore[method-assign, assignment]
     # Before PyTorch's own entry for this device (priority 30 or less), which asks for an allocator.
     torch.serialization.register_package(5, _tag, _restore)

@@ -36,6 +36,11 @@ def use(name: str) -> None:
         BackendNotAvailableError: it cannot be used here; the message says why.
         ExecutionError: pending work failed.
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"use() takes the name of a backend, not {name!r}; register an object first: "
+            'torchport.register_backend("mine", Mine), then torchport.use("mine")'
+        )
     with LOCK:
         activate(name, _finish_pending, _migrate)
         active.forget()

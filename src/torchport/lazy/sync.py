@@ -54,11 +54,15 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
         if not trace.operations:
             return
         backend = active.backend()
-        active.trace = Trace()
         device = active.backend_device()
         results, holders, held = _live_results(trace, backend)
+        if held and not results:
+            return  # nothing that the backend wants now
+        # Ctrl-C in a slow compiler leaves the trace as it is; a compiler that fails spoils what it was to compute.
         compiled = compiled_trace(trace, results, holders, backend, device, cause, location)
-        arguments: list[BackendData] = [trace.leaves[i].node.data for i in compiled.parameters]
+        active.trace = Trace()
+        data_of = backend.get_computation_data_from_node
+        arguments: list[BackendData] = [data_of(trace.leaves[i].node) for i in compiled.parameters]  # type: ignore[misc]
         nodes = trace.nodes
         make = backend.make_computation_data_from_scalar
         for i, n in compiled.numbers:
@@ -121,7 +125,8 @@ def _live_results(
 ) -> tuple[list[Value], list[list[LazyTensor]], list[LazyTensor]]:
     """The values that live tensors wait for, who waits for each, and the tensors that the backend keeps pending."""
     should_sync = backend.should_sync_tensor
-    if getattr(should_sync, "__func__", None) is BackendImplInterface.should_sync_tensor:
+    # Random numbers are drawn once, so what draws them runs now, wanted or not.
+    if trace.has_random or getattr(should_sync, "__func__", None) is BackendImplInterface.should_sync_tensor:
         should_sync = None  # type: ignore[assignment]
     results: list[Value] = []
     holders: list[list[LazyTensor]] = []

@@ -6,6 +6,7 @@ function of PyTorch that it replaces and why; tests/lazy/test_torch_internals.py
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
+from torchport.lazy.registration import trace_whole
 from torchport.lazy.sync import sync as barrier
 
 
@@ -187,9 +189,11 @@ def _patch_backward() -> None:
         before = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         try:
-            return original(t_outputs, *args, **kwargs)
+            result = original(t_outputs, *args, **kwargs)
         finally:
             torch._C._set_multithreading_enabled(before)
+        _raise_hook_error()
+        return result
 
     autograd._engine_run_backward = _engine_run_backward
 
@@ -230,6 +234,79 @@ def _patch_exports() -> None:
     refuse(torch.utils.dlpack, "to_dlpack")
 
 
+def _patch_pinning() -> None:
+    """``Tensor.pin_memory``: host memory needs no pinning for this device, and PyTorch would ask for an allocator."""
+    original: Callable[..., torch.Tensor] = torch.Tensor.pin_memory
+
+    def pin_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self if _is_ours() and self.device.type == "cpu" else original(self, *args, **kwargs)
+
+    pin_memory.__doc__ = original.__doc__
+    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
+
+
+def _patch_forward_ad() -> None:
+    """``forward_ad.enter_dual_level``: ``linear`` as a whole has no forward derivative; its parts have.
+
+    While a level is open the operator is left to PyTorch, which takes it apart.
+    """
+    forward_ad: Any = torch.autograd.forward_ad
+    enter, leave = forward_ad.enter_dual_level, forward_ad.exit_dual_level
+
+    def enter_dual_level() -> Any:
+        trace_whole(False)
+        return enter()
+
+    def exit_dual_level(*, level: Any = None) -> None:
+        leave(level=level)
+        if forward_ad._current_level < 0:
+            trace_whole(True)
+
+    forward_ad.enter_dual_level, forward_ad.exit_dual_level = enter_dual_level, exit_dual_level
+
+
+_hook_errors = threading.local()
+
+
+def _patch_hooks() -> None:
+    """``Tensor.register_hook`` and its kin: an exception in a hook would end the process.
+
+    PyTorch asks the device's guard, which is Python, while the exception is on its way through C++. So it is kept,
+    the gradient passes unchanged, and it is raised when the backward pass ends.
+    """
+
+    def guard(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def register(self: Any, hook: Any) -> Any:
+            if self.device.type != active.device_type:
+                return original(self, hook)
+
+            def guarded(argument: Any) -> Any:
+                if getattr(_hook_errors, "error", None) is not None:
+                    return None
+                try:
+                    return hook(argument)
+                except BaseException as error:  # noqa: BLE001 - raised again when the backward pass ends
+                    _hook_errors.error = error
+                    return None
+
+            return original(self, guarded)
+
+        register.__name__, register.__doc__ = name, original.__doc__
+        setattr(owner, name, register)
+
+    guard(torch.Tensor, "register_hook")
+    guard(torch.Tensor, "register_post_accumulate_grad_hook")
+
+
+def _raise_hook_error() -> None:
+    error = getattr(_hook_errors, "error", None)
+    if error is not None:
+        _hook_errors.error = None
+        raise error
+
+
 def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     if settings.barrier_after_optimizer_step and active.trace.operations:
         groups = optimizer.param_groups
@@ -246,4 +323,7 @@ def install() -> None:
     _patch_backward()
     _patch_default_dtype()
     _patch_exports()
+    _patch_pinning()
+    _patch_hooks()
+    _patch_forward_ad()
     register_optimizer_step_post_hook(_after_optimizer_step)

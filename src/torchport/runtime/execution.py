@@ -51,6 +51,7 @@ class Execution:
     """
 
     __slots__ = (
+        "_again",
         "_done",
         "_held",
         "arguments",
@@ -84,6 +85,7 @@ class Execution:
         self.donated = donated
         self.duration = duration or Duration()
         self.undo: Mapping[int, Sequence[Undo]] = {}
+        self._again: dict[int, ExecutionError] = {}
         self._held: Counter[int] | None = None
         self._done = False
         for data in results:
@@ -109,7 +111,13 @@ class Execution:
             self.arguments[i].info = DONATED
         start = time.perf_counter()
         try:
-            for data, result in zip(self.results, self._execute(), strict=True):
+            outcome = self._execute()
+            if len(outcome) != len(self.results):
+                raise TypeError(
+                    f"{type(self.backend).__name__}.execute_computation() has to return one datum per result, "
+                    f"{len(self.results)}; it returned {len(outcome)}"
+                )
+            for data, result in zip(self.results, outcome, strict=True):
                 if result.error is not None:
                     data.error = result.error
                 else:
@@ -120,14 +128,30 @@ class Execution:
                 data.error = failure
         for i, data in enumerate(self.results):
             if data.error is not None:
+                data.error = self._told_again(data.error)
                 _note(data.error, self.undo.get(i, ()))
             data.info = None
+        self._again = {}
         self.undo = {}
         self._done = True
         self.arguments = []
         self.duration.last_s = time.perf_counter() - start
 
+    def _told_again(self, error: BaseException) -> BaseException:
+        """An error that the program was told of already spoils a new computation: that is told anew."""
+        if not getattr(error, "raised", False):
+            return error
+        if id(error) not in self._again:
+            told = ExecutionError(
+                f"{self.computation.name} depends on a value that was lost to an earlier error: {error}"
+            )
+            self._again[id(error)] = told
+        return self._again[id(error)]
+
     def _execute(self) -> list[BackendData]:
+        error: Exception | None = getattr(self.computation, "error", None)
+        if error is not None:
+            raise error
         _EXECUTE.value += 1
         spoiled = {i for i, data in enumerate(self.arguments) if data.error is not None}
         if spoiled and not self.backend.capabilities.error_recovery:
@@ -199,11 +223,7 @@ def _note(error: BaseException, undo: Sequence[Callable[[], None]]) -> None:
     while link is not None:
         link.__traceback__ = None
         link = link.__cause__ or link.__context__
-    if not getattr(error, "raised", False):
-        _unraised.setdefault(id(error), _Failure(error)).undo.extend(undo)
-    else:
-        for step in undo:
-            step()
+    _unraised.setdefault(id(error), _Failure(error)).undo.extend(undo)
 
 
 def raise_once(error: BaseException) -> None:
