@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from torchport.config import SETTINGS, settings
+from torchport.ir.graph import Graph
+from torchport.ir.text import parse_graph, print_graph
+from torchport.lazy import compilation
 
 # The first example may include an import or a compile, so time says nothing; derandomised, so that a failure repeats.
 hypothesis_settings.register_profile(
@@ -33,3 +37,19 @@ def settings_are_put_back() -> Iterator[None]:
     for name, value in before.items():
         if getattr(settings, name) != value:
             setattr(settings, name, value)
+
+
+@pytest.fixture(autouse=True)
+def every_compiled_graph_survives_its_text_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each graph that a test compiles is printed, parsed, and compared with what was parsed."""
+    original = compilation.lower_and_compile
+
+    def checked(graph: Graph, *args: Any, **kwargs: Any) -> Any:
+        if len(graph) <= 2000:
+            text = print_graph(graph)
+            again = parse_graph(text)
+            assert graph.hash == again.hash
+            assert text == print_graph(again)
+        return original(graph, *args, **kwargs)
+
+    monkeypatch.setattr(compilation, "lower_and_compile", checked)
