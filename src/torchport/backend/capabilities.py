@@ -1,4 +1,4 @@
-"""What a backend can do beyond the minimum. Each field is off by default; the conformance kit tests what is on."""
+"""What a backend can do beyond the minimum. Each field is off by default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """THE CONTRACT, first half: what a backend implements to stand behind the lazy device.
 
 The methods are those of ``torch/csrc/lazy/backend/backend_interface.h`` in Python's spelling. The runtime calls them
-under these laws; the conformance kit tests each:
+under these laws:
 
 - one computation at a time runs per device, in the order of launching, on a thread of the runtime;
 - data is immutable once assigned, except through an alias set up in the lowering context;
