@@ -92,6 +92,17 @@ SPECIAL_OPS = {op.name: op for op in (DEVICE_DATA, SCALAR, TENSOR_LIST)}
 Op = OpOverload | SpecialOp
 
 
+def fill_template(template: Any, operands: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """An argument with every :class:`Operand` and :class:`Number` replaced by what stands at its index."""
+    if type(template) is Operand:
+        return operands[template.index]
+    if type(template) is Number:
+        return numbers[template.index]
+    if type(template) is tuple:
+        return [fill_template(x, operands, numbers) for x in template]
+    return template
+
+
 class Call:
     """One operator application, without its operands and numbers.
 
@@ -130,17 +141,8 @@ class Call:
 
     def bind(self, operands: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with every :class:`Operand` and :class:`Number` replaced by what stands at its index."""
-
-        def fill(x: Any) -> Any:
-            if type(x) is Operand:
-                return operands[x.index]
-            if type(x) is Number:
-                return numbers[x.index]
-            if type(x) is tuple:
-                return [fill(y) for y in x]
-            return x
-
-        return [fill(a) for a in self.args], {k: fill(v) for k, v in self.kwargs}
+        positional = [fill_template(a, operands, numbers) for a in self.args]
+        return positional, {k: fill_template(v, operands, numbers) for k, v in self.kwargs}
 
     def __repr__(self) -> str:
         inner = [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs]

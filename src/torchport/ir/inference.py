@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torchport.ir.call import Number, Operand
+from torchport.ir.call import Operand, fill_template
 from torchport.ir.shape import Shape
 
 _PROBE_LIMIT_BYTES = 1 << 24
@@ -139,27 +139,19 @@ def _run(
                 tensor.diagonal(dim1=-2, dim2=-1).fill_(1)
             tensors.append(tensor)
 
-    def fill(x: Any) -> Any:
-        if type(x) is Operand:
-            return tensors[x.index]
-        if type(x) is Number:
-            return numbers[x.index]
-        if type(x) is tuple:
-            return [fill(y) for y in x]
-        return x
-
-    keywords = {k: fill(v) for k, v in kwargs.items()}
+    positional = [fill_template(a, tensors, numbers) for a in args]
+    keywords = {k: fill_template(v, tensors, numbers) for k, v in kwargs.items()}
     if any(a.name == "device" for a in op._schema.arguments):
         keywords["device"] = device
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch():
         if device == "cpu" and torch.Tag.nondeterministic_seeded in op.tags:
             state = torch.get_rng_state()
             try:
-                result = op(*[fill(a) for a in args], **keywords)
+                result = op(*positional, **keywords)
             finally:
                 torch.set_rng_state(state)
         else:
-            result = op(*[fill(a) for a in args], **keywords)
+            result = op(*positional, **keywords)
     return tuple(shape_of(t) if isinstance(t, torch.Tensor) else None for t in flatten_result(result))
 
 
