@@ -20,30 +20,42 @@ Every message says what was asked, what is in the way, and what to do; docs/erro
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+from torchport_runtime.errors import (
+    BackendError,
+    BackendNotAvailableError,
+    DamagedFileError,
+    ExecutionError,
+    FormatVersionError,
+    InvalidArgumentError,
+    IRSyntaxError,
+    SavedFileError,
+    TargetMismatchError,
+    TorchportError,
+    UnknownBackendError,
+    UnsupportedOperationError,
+)
 
-class TorchportError(Exception):
-    """The base of every exception that torchport defines."""
-
-
-class BackendError(TorchportError, RuntimeError):
-    """Something about a backend, not about the program that runs on it."""
-
-
-class UnknownBackendError(BackendError, LookupError):
-    """No backend of that name is registered or installed."""
-
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(
-            f"there is no backend {name!r}.{hint} Registered here: {', '.join(known) or 'none'}. "
-            "Install the package that provides it, or register it with torchport.register_backend()."
-        )
-        self.name = name
+__all__ = [
+    "BackendError",
+    "BackendNotAvailableError",
+    "BackendRegistrationError",
+    "DamagedFileError",
+    "DeviceUnavailableError",
+    "ExecutionError",
+    "FormatVersionError",
+    "IRSyntaxError",
+    "InvalidArgumentError",
+    "NoActiveBackendError",
+    "SavedFileError",
+    "SettingError",
+    "StrictModeError",
+    "TargetMismatchError",
+    "TorchportError",
+    "UnknownBackendError",
+    "UnsupportedOperationError",
+]
 
 
 class NoActiveBackendError(BackendError):
@@ -56,15 +68,6 @@ class NoActiveBackendError(BackendError):
         )
 
 
-class BackendNotAvailableError(BackendError):
-    """The backend is registered and cannot be used here."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"Backend not available: {name!r}: {reason}")
-        self.name = name
-        self.reason = reason
-
-
 class BackendRegistrationError(BackendError, TypeError):
     """The class is not a backend: every missing or misnamed method is listed; or its name is taken."""
 
@@ -73,28 +76,8 @@ class DeviceUnavailableError(TorchportError, RuntimeError):
     """The virtual device is not registered with torch, because another package holds the device slot."""
 
 
-class ExecutionError(TorchportError, RuntimeError):
-    """A computation failed while it ran. Raised once, where something it spoiled is read or waited for."""
-
-
 class StrictModeError(TorchportError, RuntimeError):
     """Strict mode forbids what the program did: a fallback, or an implicit sync."""
-
-
-class UnsupportedOperationError(TorchportError, NotImplementedError):
-    """An operator that neither the backend nor the eager fallback can run."""
-
-
-class IRSyntaxError(TorchportError, ValueError):
-    """A graph's text that cannot be read."""
-
-    def __init__(self, message: str, line: int, column: int, text: str = "") -> None:
-        where = f"line {line}, column {column}: {message}"
-        if text:
-            where += f"\n  {text}\n  {' ' * (column - 1)}^"
-        super().__init__(where)
-        self.line = line
-        self.column = column
 
 
 class SettingError(TorchportError, ValueError):

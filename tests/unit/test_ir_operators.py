@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from torchport.ir.call import SCALAR
-from torchport.ir.operators import find_operator, nearest_hint, operator_name, operator_names
+from torchport.ir.operators import find_operator, operator_name, operator_names
+from torchport_runtime.text.literals import nearest_hint
 
 
 def test_every_operator_that_exists_is_found_by_its_name():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,9 +35,3 @@ def operator_names() -> list[str]:
         base, _, overload = full.partition(".")
         names.append(f"{base.replace('::', '.', 1)}.{overload or 'default'}")
     return names
-
-
-def nearest_hint(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known name that is nearest, else an empty string."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

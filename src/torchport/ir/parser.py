@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from torchport.ir.call import DEVICE_DATA, Call, number, operand
+import torch
+
+from torchport.ir.call import DEVICE_DATA, Call, Number, Operand, number, operand
 from torchport.ir.graph import Graph
-from torchport.ir.literals import parse_constant, parse_int, parse_shape, parse_string
-from torchport.ir.location import Location, TextLocation
+from torchport.ir.location import TextLocation
 from torchport.ir.node import Node, Value
-from torchport.ir.operators import find_operator, nearest_hint, operator_names
-from torchport.ir.shape import Shape
-from torchport.ir.tokens import Token, TokenStream
-
-_NUMBER_TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "complex": complex}
-_DEEPEST_LIST = 32
+from torchport.ir.operators import find_operator, operator_names
+from torchport.ir.shape import Shape, dtype_name
+from torchport_runtime.text import grammar
 
 
 def parse_graph(text: str) -> Graph:
@@ -24,288 +23,70 @@ def parse_graph(text: str) -> Graph:
         IRSyntaxError: the text is not of the form that :mod:`torchport.ir.text` defines, or names an operator that
             does not exist here.
     """
-    return _Parser(text).graph()
+    graph: Graph = grammar.parse_graph(text, _TorchMakers())
+    return graph
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._in = TokenStream(text)
-        self._values: dict[int, Value] = {}
-        self._waiting: list[tuple[int, Node]] = []  # parameters without a place among the nodes yet, last one first
-        self._labels: dict[int, int] = {}  # of the parameters, by id of the node
-        self._numbers: list[tuple[type, Any]] = []
-        self._taken = 0  # so many numbers have a call
-        self._nodes: list[Node] = []
-        self._count = 0  # the % number that the next node would have
-        self._operators: dict[str, Any] = {}
-        self._calls: dict[tuple[Any, ...], Call] = {}
-        # Of the call that is being read:
-        self._operands: dict[int, tuple[Value, Shape]] = {}
-        self._taken_here: set[int] = set()
+class _TorchMakers:
+    """The objects of this package, and torch's."""
 
-    # -- the graph ----------------------------------------------------------------------------------------------
+    dtypes: Mapping[str, Any] = {dtype_name(x): x for x in vars(torch).values() if isinstance(x, torch.dtype)}
+    constants: Mapping[str, Any] = {
+        str(x): x for x in vars(torch).values() if isinstance(x, torch.layout | torch.memory_format)
+    }
 
-    def graph(self) -> Graph:
-        self._in.skip_lines()
-        self._in.expect("graph")
-        self._in.expect("(")
-        self._header()
-        self._in.expect("{")
-        self._in.end_line()
-        while True:
-            self._in.skip_lines()
-            token = self._in.peek()
-            if token.text == "return":
-                break
-            if token.kind == "end" or token.text == "}":
-                self._fail("a graph ends with a line 'return …' before its '}'", token)
-            self._node()
-        results = self._results()
-        self._in.skip_lines()
-        self._in.expect("}")
-        self._in.skip_lines()
-        if self._in.peek().kind != "end":
-            self._fail("nothing may follow the graph", self._in.peek())
-        self._nodes += [node for _, node in reversed(self._waiting)]
-        return Graph(self._nodes, results)
+    def device(self, name: str) -> torch.device:
+        return torch.device(name)
 
-    def _header(self) -> None:
-        inputs: list[tuple[int, Shape, Token]] = []
-        locations: dict[int, Location] = {}
-        while True:
-            self._in.skip_lines()
-            token = self._in.next()
-            if token.text == ")":
-                break
-            if token.kind == "value":
-                label = int(token.text[1:])
-                if inputs and label <= inputs[-1][0]:
-                    self._fail("tensor inputs are numbered in ascending order", token)
-                self._in.expect(":")
-                inputs.append((label, parse_shape(self._in), token))
-            elif token.kind == "number":
-                self._number_input(token)
-            else:
-                self._fail("expected an input, '%0: f32[3]' or '$0: float = 0.5', or ')'", token)
-            comma = self._in.accept(",")
-            if token.kind == "value" and self._in.peek().kind == "end":
-                locations[inputs[-1][0]] = self._location()
-            if not comma:
-                self._in.skip_lines()
-                self._in.expect(")")
-                break
-        for label, shape, token in inputs:
-            node = Node(self._call(DEVICE_DATA, (), (), (), (shape,)), location=locations.get(label))
-            self._define(label, node.value(), token)
-            self._waiting.append((label, node))
-            self._labels[id(node)] = label
-        self._waiting.reverse()
+    def shape(
+        self,
+        dtype: torch.dtype,
+        sizes: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        symbolic: tuple[bool | str, ...],
+    ) -> Shape:
+        return Shape(dtype, sizes, strides, symbolic)
 
-    def _number_input(self, token: Token) -> None:
-        if int(token.text[1:]) != len(self._numbers):
-            self._fail(f"number inputs are numbered in order: expected ${len(self._numbers)}", token)
-        self._in.expect(":")
-        name = self._in.next()
-        type_ = _NUMBER_TYPES.get(name.text)
-        if type_ is None:
-            self._fail(f"expected the type of a number: {', '.join(_NUMBER_TYPES)}", name)
-        self._in.expect("=")
-        at = self._in.peek()
-        value = self._item(0)
-        if type(value) is not type_:
-            self._fail(f"expected a value of type {name.text}, as in '{token.text}: {name.text} = {type_()!r}'", at)
-        self._numbers.append((type_, value))
+    def operator(self, name: str) -> Any:
+        return find_operator(name)
 
-    def _results(self) -> list[Value]:
-        at = self._in.expect("return")
-        results: list[Value] = []
-        while self._in.peek().kind != "end":
-            if results:
-                self._in.expect(",")
-            results.append(self._read(self._in.next()))
-        if self._taken < len(self._numbers):
-            self._fail(f"no call takes the number input ${self._taken}; remove it from the header", at)
-        return results
+    def operator_names(self) -> Sequence[str]:
+        return operator_names()
 
-    # -- nodes --------------------------------------------------------------------------------------------------
-
-    def _node(self) -> None:
-        outputs = self._outputs()
-        name = self._in.next()
-        if name.kind != "name":
-            self._fail("expected an operator, as 'aten.mm.default'", name)
-        op = self._operator(name)
-        self._operands = {}
-        self._taken_here = set()
-        args, kwargs = self._arguments()
-        operands, inputs = self._whole_operands(name)
-        numbers = self._whole_numbers(name)
-        self._in.end_line()
-        shapes = tuple(shape for _, shape, _ in outputs)
-        numbered = [label - i for i, (label, _, _) in enumerate(outputs) if label is not None]
-        self._place(numbered[0] if numbered else None, operands)
-        node = Node(self._call(op, args, kwargs, inputs, shapes), operands, numbers, self._location())
-        self._nodes.append(node)
-        self._count += max(1, len(outputs))
-        for i, (label, _, token) in enumerate(outputs):
-            if label is not None:
-                self._define(label, node.value(i), token)
-
-    def _outputs(self) -> list[tuple[int | None, Shape | None, Token]]:
-        outputs: list[tuple[int | None, Shape | None, Token]] = []
-        while self._in.peek().kind == "value" or self._in.peek().text == "_":
-            token = self._in.next()
-            if token.text == "_":
-                outputs.append((None, None, token))
-            else:
-                self._in.expect(":")
-                outputs.append((int(token.text[1:]), parse_shape(self._in), token))
-            if not self._in.accept(","):
-                self._in.expect("=")
-                return outputs
-        if outputs:
-            self._fail("expected another output, '%0: f32[3]' or '_'", self._in.peek())
-        return outputs
-
-    def _arguments(self) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        self._in.expect("(")
-        while not self._in.accept(")"):
-            if args or kwargs:
-                self._in.expect(",")
-            token = self._in.peek()
-            if self._in.peek(1).text == "=" and token.kind == "name":
-                self._in.next()
-                self._in.next()
-                if token.text in kwargs:
-                    self._fail(f"the argument {token.text!r} is given twice", token)
-                kwargs[token.text] = self._item(0)
-            elif kwargs:
-                self._fail("positional arguments come before those with a name", token)
-            else:
-                args.append(self._item(0))
-        return tuple(args), tuple(kwargs.items())
-
-    def _whole_operands(self, at: Token) -> tuple[tuple[Value, ...], tuple[Shape, ...]]:
-        missing = set(range(len(self._operands))) - self._operands.keys()
-        if missing:
-            self._fail(f"no argument is operand @{min(missing)} of this call", at)
-        found = [self._operands[i] for i in range(len(self._operands))]
-        return tuple(value for value, _ in found), tuple(shape for _, shape in found)
-
-    def _whole_numbers(self, at: Token) -> tuple[Any, ...]:
-        count = len(self._taken_here)
-        if self._taken_here != set(range(self._taken, self._taken + count)):
-            self._fail(f"calls take the number inputs in order: ${self._taken} is the next", at)
-        self._taken += count
-        return tuple(value for _, value in self._numbers[self._taken - count : self._taken])
-
-    def _place(self, label: int | None, reads: tuple[Value, ...]) -> None:
-        """Lists the parameters that stand before the next node: by its number, or because it reads them."""
-        last = max((self._labels.get(id(value.node), -1) for value in reads), default=-1) if self._waiting else -1
-        while self._waiting:
-            own, node = self._waiting[-1]
-            if own > last and (own > self._count if label is None else own >= label):
-                break
-            self._waiting.pop()
-            self._nodes.append(node)
-            self._count = own + 1
-        if label is not None:
-            self._count = label
-
-    def _define(self, label: int, value: Value, token: Token) -> None:
-        if label in self._values:
-            self._fail(f"%{label} is defined twice", token)
-        self._values[label] = value
-
-    def _read(self, token: Token) -> Value:
-        if token.kind != "value":
-            self._fail("expected a value, as '%0'", token)
-        value = self._values.get(int(token.text[1:]))
-        if value is None:
-            self._fail(f"{token.text} is read before it is defined", token)
-        return value
-
-    def _call(self, op: Any, args: Any, kwargs: Any, inputs: Any, outputs: Any) -> Call:
-        # By repr, as the digest is: 1, 1.0 and True are equal keys of a dictionary and different arguments.
-        key = (op, repr(args), repr(kwargs), inputs, outputs)
-        found = self._calls.get(key)
-        if found is None:
-            found = self._calls[key] = Call(op, args, kwargs, inputs, outputs)
-        return found
-
-    def _operator(self, token: Token) -> Any:
-        name = token.text
-        if name not in self._operators:
-            op = find_operator(name)
-            if op is DEVICE_DATA:
-                self._fail("device data are inputs of the graph: write them in its header", token)
-            if op is None:
-                hint = nearest_hint(name, operator_names())
-                self._fail(f"there is no operator {name!r}{hint or '; is its library imported?'}", token)
-            self._operators[name] = op
-        return self._operators[name]
-
-    # -- items --------------------------------------------------------------------------------------------------
-
-    def _item(self, depth: int) -> Any:
-        token = self._in.next()
-        kind, text = token.kind, token.text
-        if kind == "value":
-            return self._operand(token)
-        if kind == "number":
-            index = int(text[1:])
-            if index >= len(self._numbers):
-                self._fail(f"{text} is no number input of this graph", token)
-            if index < self._taken:
-                self._fail(f"{text} is taken by an earlier call; each call takes numbers of its own", token)
-            self._taken_here.add(index)
-            return number(index - self._taken, self._numbers[index][0])
-        if text == "[":
-            return self._list(token, depth)
-        if kind == "int":
-            return parse_int(self._in, token)
-        if kind == "float":
-            return float(text)
-        if kind == "string":
-            return parse_string(self._in, token)
-        if kind == "name":
-            return parse_constant(self._in, token)
-        return self._fail("expected an argument" if kind != "opaque" else "a constant in <…> has no text form", token)
-
-    def _operand(self, token: Token) -> Any:
-        value = self._read(token)
-        index = len(self._operands)
-        if self._in.accept("@"):
-            at = self._in.next()
-            index = parse_int(self._in, at)
-            # Operands are interned by index, so a huge index would make as many.
-            if not 0 <= index < self._in.count_in_line("value"):
-                self._fail("there are not so many operands in this call", at)
-        shape = parse_shape(self._in) if self._in.accept("as") else value.shape
-        if self._operands.setdefault(index, (value, shape)) != (value, shape):
-            self._fail(f"operand @{index} of this call is given as two values", token)
+    def operand(self, index: int) -> Operand:
         return operand(index)
 
-    def _list(self, token: Token, depth: int) -> tuple[Any, ...]:
-        if depth == _DEEPEST_LIST:
-            self._fail(f"lists are nested more than {_DEEPEST_LIST} deep", token)
-        items: list[Any] = []
-        while not self._in.accept("]"):
-            if items:
-                self._in.expect(",")
-            items.append(self._item(depth + 1))
-        return tuple(items)
+    def number(self, index: int, type: type) -> Number:
+        return number(index, type)
 
-    def _location(self) -> Location:
-        comment = self._in.comment
-        if comment is None:
-            return None
-        text = comment.text[1:].strip()
-        if text.startswith('"'):
-            return TextLocation(parse_string(self._in, Token("string", text, comment.column)))
-        return TextLocation(text)
+    def leaf(self, shape: Shape, location: str | None) -> Node:
+        return Node(Call(DEVICE_DATA, outputs=(shape,)), location=_location(location))
 
-    def _fail(self, message: str, token: Token) -> NoReturn:
-        self._in.fail(message, token)
+    def call(
+        self,
+        operator: Any,
+        args: tuple[Any, ...],
+        kwargs: tuple[tuple[str, Any], ...],
+        inputs: tuple[Shape, ...],
+        outputs: tuple[Shape | None, ...],
+    ) -> Call:
+        return Call(operator, args, kwargs, inputs, outputs)
+
+    def node(self, call: Call, operands: tuple[Value, ...], numbers: tuple[Any, ...], location: str | None) -> Node:
+        return Node(call, operands, numbers, _location(location))
+
+    def value(self, node: Node, index: int) -> Value:
+        return Value(node, index)
+
+    def shape_of(self, value: Value) -> Shape:
+        return value.shape
+
+    def node_of(self, value: Value) -> Node:
+        return value.node
+
+    def graph(self, nodes: list[Node], results: list[Value]) -> Graph:
+        return Graph(nodes, results)
+
+
+def _location(text: str | None) -> TextLocation | None:
+    return None if text is None else TextLocation(text)

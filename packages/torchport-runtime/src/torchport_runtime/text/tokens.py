@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, NoReturn
 
-from torchport.errors import IRSyntaxError
+from torchport_runtime.errors import IRSyntaxError
 
 _TOKEN = re.compile(
     r"""

@@ -1,38 +1,41 @@
-"""The parts of a graph's text that are the same wherever they stand: shapes and constants."""
+"""The parts of a graph's text that are the same wherever they stand: shapes, integers, strings, constants."""
 
 from __future__ import annotations
 
+import difflib
 import json
+from collections.abc import Iterable
 from typing import Any
 
-import torch
+from torchport_runtime.text.makers import Makers
+from torchport_runtime.text.tokens import Token, TokenStream
 
-from torchport.ir.operators import nearest_hint
-from torchport.ir.shape import Shape, dtype_name
-from torchport.ir.tokens import Token, TokenStream
-
-_TORCH_CONSTANTS = {str(x): x for x in vars(torch).values() if isinstance(x, torch.layout | torch.memory_format)}
-_DTYPES = {dtype_name(x): x for x in vars(torch).values() if isinstance(x, torch.dtype)}
 _WORDS = {"None": None, "True": True, "False": False, "inf": float("inf"), "nan": float("nan")}
 
 
-def parse_constant(stream: TokenStream, token: Token) -> Any:
+def nearest_hint(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the known name that is nearest, else an empty string."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def parse_constant(stream: TokenStream, token: Token, makers: Makers) -> Any:
     """The constant that begins with this token, a name: words, dtypes, layouts, memory formats, devices, complex."""
     text = token.text
     if text in _WORDS:
         return _WORDS[text]
-    if text in _DTYPES:
-        return _DTYPES[text]
-    if text in _TORCH_CONSTANTS:
-        return _TORCH_CONSTANTS[text]
+    if text in makers.dtypes:
+        return makers.dtypes[text]
+    if text in makers.constants:
+        return makers.constants[text]
     if text == "device":
         stream.expect("(")
         at = stream.next()
         name = parse_string(stream, at)
         stream.expect(")")
         try:
-            return torch.device(name)
-        except RuntimeError as error:
+            return makers.device(name)
+        except (RuntimeError, ValueError) as error:
             stream.fail(str(error).splitlines()[0], at)
     if text == "complex":
         stream.expect("(")
@@ -41,16 +44,16 @@ def parse_constant(stream: TokenStream, token: Token) -> Any:
         imaginary = _parse_float(stream)
         stream.expect(")")
         return complex(real, imaginary)
-    hint = nearest_hint(text, [*_WORDS, *_DTYPES, *_TORCH_CONSTANTS, "device", "complex"])
+    hint = nearest_hint(text, [*_WORDS, *makers.dtypes, *makers.constants, "device", "complex"])
     return stream.fail(f"{text!r} is no constant{hint}", token)
 
 
-def parse_shape(stream: TokenStream) -> Shape:
+def parse_shape(stream: TokenStream, makers: Makers) -> Any:
     """A shape: ``f32[3, ?4]{1, 3}``."""
     token = stream.next()
-    dtype = _DTYPES.get(token.text)
+    dtype = makers.dtypes.get(token.text)
     if dtype is None:
-        stream.fail(f"{token.text!r} is no dtype{nearest_hint(token.text, list(_DTYPES))}", token)
+        stream.fail(f"{token.text!r} is no dtype{nearest_hint(token.text, list(makers.dtypes))}", token)
     sizes: list[int] = []
     symbolic: list[bool] = []
     stream.expect("[")
@@ -70,7 +73,7 @@ def parse_shape(stream: TokenStream) -> Shape:
             strides.append(parse_int(stream, stream.next()))
         if len(strides) != len(sizes):
             stream.fail(f"{len(sizes)} sizes and {len(strides)} strides; they must be as many", token)
-    return Shape(dtype, tuple(sizes), None if strides is None else tuple(strides), tuple(symbolic))
+    return makers.shape(dtype, tuple(sizes), None if strides is None else tuple(strides), tuple(symbolic))
 
 
 def parse_int(stream: TokenStream, token: Token) -> int:

@@ -1,0 +1,1 @@
+"""Runs modules that torchport has lowered and saved, on machines without PyTorch."""
