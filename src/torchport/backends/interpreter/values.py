@@ -121,7 +121,7 @@ class Values:
             shape = self.shapes[target]
             if shape is None or shape is not self.shapes[out] or self.is_dynamic[target] or self.is_dynamic[out]:
                 return False
-            if any(shape.symbolic) or not is_dense(shape):
+            if True in shape.symbolic or not is_dense(shape):
                 return False
         return True
 
