@@ -414,7 +414,10 @@ def drawn_in_a_layout(D: str, sync: Callable[[], None]) -> object:
         F.dropout1d(x[0], 0.5),
         torch.bernoulli(t),
         t.bernoulli(0.3),
+        torch.empty_like(t).bernoulli_(0.3),
+        torch.empty_like(x).uniform_(),
         torch.rand_like(x),
+        F.alpha_dropout(x, 0.5, training=True),
     )
 
 
