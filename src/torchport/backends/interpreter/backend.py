@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +47,8 @@ class InterpreterBackend(BackendImplInterface):
         random_state=True,
         eager_random_stream=True,
         error_recovery=True,
+        serialization=True,
+        symbolic_sizes=True,
         training=True,
     )
 
@@ -113,7 +118,21 @@ class InterpreterBackend(BackendImplInterface):
         """The computations with their programs."""
         return [self._compile(c) for c in instances]
 
-    def _compile(self, computation: Computation) -> InterpretedComputation:
+    def serialize_computation(self, computation: Computation) -> bytes:
+        """The program's schedule: in which order, what in place. The rest follows from the graph."""
+        if not isinstance(computation, InterpretedComputation):
+            raise TypeError(f"{computation!r} is not compiled: pass what InterpreterBackend.compile() returned")
+        return computation.schedule_text().encode()
+
+    def deserialize_computation(self, payload: bytes, computation: Computation) -> Computation:
+        """The computation with the program of a schedule."""
+        return self._compile(computation, payload.decode())
+
+    def cache_key(self) -> str:
+        """The source of this package: whoever changes how schedules are made finds no old ones."""
+        return _source_digest()
+
+    def _compile(self, computation: Computation, schedule_text: str | None = None) -> InterpretedComputation:
         device = computation.devices[0]
         place, generator = self._place(device), self._generator(device)
 
@@ -126,7 +145,7 @@ class InterpreterBackend(BackendImplInterface):
                 step = self._steps[key] = lower_call(call, place, generator)
             return step
 
-        compiled = InterpretedComputation(computation, lower, generator)
+        compiled = InterpretedComputation(computation, lower, generator, schedule_text)
         with self._lock:
             self._compiled += 1
         return compiled
@@ -276,3 +295,11 @@ class InterpreterBackend(BackendImplInterface):
     def get_computation_backend_text(self, computation: Computation) -> str:
         """The Python source of the program; the graph's text when it is not compiled yet."""
         return computation.source if isinstance(computation, InterpretedComputation) else computation.text
+
+
+@cache
+def _source_digest() -> str:
+    digest = blake2b(digest_size=16)
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
