@@ -48,13 +48,8 @@ def parse_constant(stream: TokenStream, token: Token, makers: Makers) -> Any:
     return stream.fail(f"{text!r} is no constant{hint}", token)
 
 
-<<<<<<< HEAD:packages/torchport-runtime/src/torchport_runtime/text/literals.py
 def parse_shape(stream: TokenStream, makers: Makers) -> Any:
     """A shape: ``f32[3, ?4, s0=5]{20, 5, 1}``."""
-=======
-def parse_shape(stream: TokenStream) -> Shape:
-    """A shape: ``f32[3, ?4, s0=5]{20, 5, 1}``."""
->>>>>>> bae20442fc5ae036b4160c97e518aa57e56befd6:src/torchport/ir/literals.py
     token = stream.next()
     dtype = makers.dtypes.get(token.text)
     if dtype is None:
@@ -79,15 +74,6 @@ def parse_shape(stream: TokenStream) -> Shape:
         if len(strides) != len(sizes):
             stream.fail(f"{len(sizes)} sizes and {len(strides)} strides; they must be as many", token)
     return makers.shape(dtype, tuple(sizes), None if strides is None else tuple(strides), tuple(symbolic))
-
-
-def _parse_symbol(stream: TokenStream) -> bool | str:
-    """The mark of a symbolic size: ``?``, or a name and ``=``."""
-    if stream.peek().kind != "name" or stream.peek(1).text != "=":
-        return stream.accept("?")
-    name = stream.next().text
-    stream.expect("=")
-    return name
 
 
 def _parse_symbol(stream: TokenStream) -> bool | str:
