@@ -8,10 +8,18 @@
     │   ├── NoActiveBackendError                         no backend is active
     │   ├── BackendNotAvailableError                     it is registered, and cannot be used here: with the reason
     │   └── BackendRegistrationError     (TypeError)     the class lacks methods, or the name is taken
+    ├── CompileSpecError                 (ValueError)    what is to be lowered is not said in the form that is wanted
+    ├── CaptureError                     (RuntimeError)  a method cannot be captured as a graph
     ├── DeviceUnavailableError                           the virtual device could not be registered with torch
     ├── ExecutionError                   (RuntimeError)  a computation failed; names the user's line
     ├── StrictModeError                  (RuntimeError)  a fallback or an implicit sync that strict mode forbids
     ├── UnsupportedOperationError        (NotImplementedError)  an operator that neither backend nor fallback can run
+    │   └── UnsupportedNodesError                        nodes of a module that its backend refuses: all, with reasons
+    ├── InvalidArgumentError             (TypeError)     a call's arguments are not those that a method takes
+    ├── SavedFileError                   (ValueError)    a file that cannot be loaded
+    │   ├── DamagedFileError                             it is not what was saved
+    │   ├── FormatVersionError                           another version of the format wrote it
+    │   └── TargetMismatchError                          it was made for another machine
     ├── IRSyntaxError                    (ValueError)    a graph's text that cannot be read: line and column
     └── SettingError                     (ValueError)    a setting's value is not legal
 
@@ -41,6 +49,8 @@ __all__ = [
     "BackendError",
     "BackendNotAvailableError",
     "BackendRegistrationError",
+    "CaptureError",
+    "CompileSpecError",
     "DamagedFileError",
     "DeviceUnavailableError",
     "ExecutionError",
@@ -54,6 +64,7 @@ __all__ = [
     "TargetMismatchError",
     "TorchportError",
     "UnknownBackendError",
+    "UnsupportedNodesError",
     "UnsupportedOperationError",
 ]
 
@@ -72,6 +83,14 @@ class BackendRegistrationError(BackendError, TypeError):
     """The class is not a backend: every missing or misnamed method is listed; or its name is taken."""
 
 
+class CompileSpecError(TorchportError, ValueError):
+    """What is to be lowered is not said in the form that is wanted; every mistake is listed."""
+
+
+class CaptureError(TorchportError, RuntimeError):
+    """A method cannot be captured as a graph."""
+
+
 class DeviceUnavailableError(TorchportError, RuntimeError):
     """The virtual device is not registered with torch, because another package holds the device slot."""
 
@@ -82,3 +101,15 @@ class StrictModeError(TorchportError, RuntimeError):
 
 class SettingError(TorchportError, ValueError):
     """A setting's value is not legal."""
+
+
+class UnsupportedNodesError(UnsupportedOperationError):
+    """Nodes of a module that a backend does not run, where nothing else may run them; all are listed."""
+
+    def __init__(self, backend: str, method: str, refusals: list[str], count: int) -> None:
+        lines = "".join(f"\n  {line}" for line in refusals)
+        super().__init__(
+            f"to_backend({backend!r}, …): {len(refusals)} of {count} nodes of {method} are not supported:{lines}\n"
+            "Run them in the interpreter with `partition=True`, or see docs/errors.md#unsupportednodeserror."
+        )
+        self.refusals = refusals

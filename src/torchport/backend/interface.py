@@ -19,6 +19,7 @@ import torch
 from torchport.backend.capabilities import Capabilities, Support
 from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
+from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.lowering_context import LoweringContext
 from torchport.ir.builder import IrBuilder
@@ -198,6 +199,12 @@ class BackendImplInterface(ABC):
     @abstractmethod
     def get_backend_device(self, device: torch.device) -> BackendDevice:
         """The concrete device behind a virtual one."""
+
+    # -- the second door ----------------------------------------------------------------------------------------
+
+    def delegate(self) -> PyTorchBackendInterface | None:
+        """What lowers modules ahead of time with this backend; ``None`` when it runs the lazy device only."""
+        return None
 
     # -- looking inside -----------------------------------------------------------------------------------------
 

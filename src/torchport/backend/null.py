@@ -5,13 +5,18 @@ It shows the least that a backend has to do, and it lets the cost of tracing be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from torchport.backend.capabilities import Capabilities
 from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
+from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
+from torchport.ir.parser import parse_graph
 from torchport.ir.shape import Shape
 
 NULL = BackendDeviceType("NULL")
@@ -30,6 +35,18 @@ class NullHandle:
 
 
 _HANDLE = NullHandle()
+
+
+class NullDelegate(PyTorchBackendInterface):
+    """Runs nothing: its results are zeros of the graph's shapes."""
+
+    def compile(self, processed: Mapping[str, bytes], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The results' shapes."""
+        return {name: [v.shape for v in parse_graph(bytes(t).decode()).results] for name, t in processed.items()}
+
+    def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
+        """Zeros."""
+        return [torch.zeros(shape.sizes, dtype=shape.dtype) for shape in handle]
 
 
 class NullBackend(BackendImplInterface):
@@ -51,6 +68,10 @@ class NullBackend(BackendImplInterface):
     def __init__(self, device_count: int = 1) -> None:
         self._devices = [BackendDevice(NULL, i) for i in range(device_count)]
         self._ordinal = 0
+
+    def delegate(self) -> PyTorchBackendInterface:
+        """One that computes nothing."""
+        return NullDelegate()
 
     def get_rng_state(self) -> torch.Tensor:
         """Empty: nothing is drawn."""

@@ -10,6 +10,7 @@ import torch
 from torchport.backend.capabilities import Support
 from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
+from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.lowering_context import LoweringContext
@@ -78,6 +79,10 @@ class RecordingBackend(BackendImplInterface):
     def deserialize_computation(self, payload: bytes, computation: Computation) -> Computation:
         self._record("deserialize_computation", payload=payload, computation=computation)
         return self.inner.deserialize_computation(payload, computation)
+
+    def delegate(self) -> PyTorchBackendInterface | None:
+        self._record("delegate")
+        return self.inner.delegate()
 
     def cache_key(self) -> str:
         self._record("cache_key")

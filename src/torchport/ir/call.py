@@ -87,7 +87,9 @@ SCALAR = SpecialOp("port.scalar")
 """A leaf: a 0-dim tensor of a given dtype with the value of one number."""
 TENSOR_LIST = SpecialOp("port.tensor_list")
 """Several values as one: its outputs are its operands."""
-SPECIAL_OPS = {op.name: op for op in (DEVICE_DATA, SCALAR, TENSOR_LIST)}
+PARTITION = SpecialOp("port.partition")
+"""A part of the graph that is called as one: its name, its tensors, its numbers. Its outputs are the part's results."""
+SPECIAL_OPS = {op.name: op for op in (DEVICE_DATA, SCALAR, TENSOR_LIST, PARTITION)}
 
 Op = OpOverload | SpecialOp
 

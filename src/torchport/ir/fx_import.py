@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from torchport.ir.graph import Graph
 from torchport.ir.location import Location, TextLocation
 from torchport.ir.node import Node, Value
 from torchport.ir.shape import Shape
+from torchport.ir.size_expression import SizeExpression, expression_text
 
 _STATIC = (type(None), bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format, torch.device)
 # A backend supplies its own device; random numbers come from the graph's generator.
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
 _DROPPED = ("device", "pin_memory", "generator")
 
 
@@ -35,6 +38,23 @@ def from_fx(module: fx.GraphModule) -> Graph:
     return _FromFx(module).graph()
 
 
+def import_fx(module: fx.GraphModule, names: dict[str, str]) -> tuple[Graph, dict[fx.Node, Node]]:
+    """The same of a module with symbolic sizes, and the node that each call of an operator became.
+
+    Sizes get the names of their symbols; an integer that follows from sizes is a number of the call that takes it, a
+    :class:`~torchport.ir.size_expression.SizeExpression`.
+
+    Args:
+        module: as for :func:`from_fx`; it may compute integers from sizes.
+        names: torch's name of a symbol → ours.
+
+    Raises:
+        ValueError: as :func:`from_fx`.
+    """
+    importer = _FromFx(module, names)
+    return importer.graph(), importer.made
+
+
 class _ProblemError(Exception):
     """Why a node cannot be taken over."""
 
@@ -42,6 +62,7 @@ class _ProblemError(Exception):
 class _NumberInput:
     def __init__(self, value: bool | int | float | complex) -> None:
         self.value = value
+        self.type = int if isinstance(value, SizeExpression) else type(value)
 
 
 def _hint(size: Any) -> int:
@@ -67,12 +88,17 @@ def _location(node: fx.Node) -> Location:
     if text is not None:
         return TextLocation(text)
     frames = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
-    return TextLocation(f"{frames[-1][0]}:{frames[-1][1]}") if frames else None
+    # The innermost line of the user's: torch's own modules are between it and the operator.
+    own = [f for f in frames if not f[0].startswith(_TORCH_FOLDER)] or frames
+    return TextLocation(f"{own[-1][0]}:{own[-1][1]}") if own else None
 
 
 class _FromFx:
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, names: dict[str, str] | None = None) -> None:
         self._fx = module.graph
+        self._names = names
+        self._derived: dict[str, str] = {}
+        self.made: dict[fx.Node, Node] = {}
         self._nodes: list[Node] = []
         self._results: list[Value] = []
         # What an fx node stands for: a Value, a _NumberInput, None, or tuples of these.
@@ -102,10 +128,12 @@ class _FromFx:
         return Graph(self._nodes, self._results)
 
     def _take(self, node: fx.Node) -> Any:
-        if node.op == "placeholder":
+        if node.op == "placeholder" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self._placeholder(node)
         if node.op == "output":
             return self._output(node)
+        if self._names is not None and isinstance(node.meta.get("val"), torch.SymInt):
+            return _NumberInput(self._expression(node.meta["val"]))
         if node.op != "call_function":
             raise _ProblemError(f"{node.op} is no call of an operator; lift what it reads to an input")
         if node.target is operator.getitem:
@@ -162,7 +190,7 @@ class _FromFx:
                 return operand(len(operands) - 1)
             if isinstance(x, _NumberInput):
                 numbers.append(x.value)
-                return number(len(numbers) - 1, type(x.value))
+                return number(len(numbers) - 1, x.type)
             if isinstance(x, tuple):
                 return tuple(convert_value(y, source) for y in x)
             raise _ProblemError(f"the argument {source.name} is no tensor, and known only when it runs")
@@ -180,6 +208,7 @@ class _FromFx:
                 op = torch.ops.aten.view.default
             made = Node(Call(op, args, kwargs, inputs, tuple(shapes)), tuple(operands), tuple(numbers), _location(node))
         self._nodes.append(made)
+        self.made[node] = made
 
         def values(x: Any) -> Any:
             if isinstance(x, tuple):
@@ -196,5 +225,26 @@ class _FromFx:
         if not isinstance(val, torch.Tensor):
             shapes.append(None)
             return None
-        shapes.append(_shape(val, symbolic[index] if symbolic else None))
+        shapes.append(_shape(val, symbolic[index] if symbolic else self._symbols(val)))
         return index
+
+    def _symbols(self, val: torch.Tensor) -> tuple[bool | str, ...] | None:
+        """The names of the sizes: of a symbol its own, of what follows from symbols one for each expression."""
+        if self._names is None:
+            return None
+        return tuple(self._symbol(n) if isinstance(n, torch.SymInt) else False for n in val.shape)
+
+    def _symbol(self, size: torch.SymInt) -> str | bool:
+        assert self._names is not None
+        expression = size.node.expr
+        if expression.is_Integer:
+            return False
+        own = self._names.get(str(expression))
+        return own or self._derived.setdefault(self._expression(size).text, f"e{len(self._derived)}")
+
+    def _expression(self, size: torch.SymInt) -> SizeExpression:
+        assert self._names is not None
+        try:
+            return SizeExpression(_hint(size), expression_text(size.node.expr, self._names))
+        except (KeyError, ValueError) as error:
+            raise _ProblemError(f"the size {size} does not follow from the inputs' sizes: {error}") from None

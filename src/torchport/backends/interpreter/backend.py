@@ -16,9 +16,11 @@ from torch._ops import OpOverload
 from torchport.backend.capabilities import Capabilities, Support
 from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
+from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backends.interpreter.computation import InterpretedComputation
+from torchport.backends.interpreter.delegate import InterpreterDelegate
 from torchport.backends.interpreter.steps import Step, lower_call
 from torchport.backends.interpreter.transfer import scalar_shape, to_device, to_host
 from torchport.ir.call import Call, Operand
@@ -174,6 +176,10 @@ class InterpreterBackend(BackendImplInterface):
                 self._in_place += len(program.schedule.in_place)
                 self._donated += len(program.schedule.donated)
         return results
+
+    def delegate(self) -> PyTorchBackendInterface:
+        """The same kernels for modules that are lowered ahead of time."""
+        return InterpreterDelegate(self)
 
     # -- data ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,280 @@
+"""From a method of a module to a graph: torch.export captures, and what a call needs to know is read off."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import types
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from torchport.aot.compile_spec import CompileSpec
+from torchport.errors import CaptureError
+from torchport.ir.fx_import import import_fx
+from torchport.ir.graph import Graph
+from torchport.ir.node import Node
+from torchport.ir.size_expression import SizeExpression, expression_text
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size that may vary: that of one dimension of one input.
+
+    Attributes:
+        leaf: which of the flat inputs.
+        dim: which of its dimensions; ``None`` where the input is a whole number itself.
+        low, high: the range that the capture allows; ``None`` for no upper end.
+    """
+
+    leaf: int
+    dim: int | None
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A leaf of the inputs or outputs that is no tensor: the value that it had at the capture."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A method as a graph.
+
+    Attributes:
+        name: the method's.
+        graph: parameters are the tensors among ``arguments``, in order; then numbers.
+        arguments: for each parameter of the graph, ``("user", leaf)`` or ``("weight", name)``.
+        results: for each result of the graph ``("user", leaf)``, ``("state", weight's name)`` or ``("input", leaf)``
+            for an input that the method writes to.
+        inputs: for each flat input its dtype and sizes (a text for a symbol), or the constant that it has to be.
+        outputs: for each flat output ``None`` for a tensor, an expression, or the constant that it is.
+        symbols: by name.
+        in_spec, out_spec: how inputs ``(args, kwargs)`` and outputs are nested.
+        parameters: of the method's signature.
+        weights: every weight and state, by name in the module.
+        state: the names of those that the method changes.
+        training: whether the module was in training mode.
+        program, made: what it was captured as, and the node of the graph that each of its nodes became.
+    """
+
+    name: str
+    graph: Graph
+    arguments: list[tuple[str, Any]]
+    results: list[tuple[str, Any]]
+    inputs: list[Any]
+    outputs: list[Any]
+    symbols: dict[str, Symbol]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    parameters: list[inspect.Parameter]
+    weights: dict[str, torch.Tensor]
+    state: frozenset[str]
+    training: bool
+    program: ExportedProgram
+    made: dict[fx.Node, Node]
+
+
+Capturable = nn.Module | ExportedProgram | str | Path
+
+
+def capture_all(source: Capturable, specs: Mapping[str, CompileSpec]) -> dict[str, Capture]:
+    """The captured methods of a module, of an exported program, or of a ``.pt2`` file.
+
+    Raises:
+        CaptureError: torch.export cannot capture a method; its reason is the cause.
+    """
+    if isinstance(source, str | Path):
+        source = torch.export.load(source)
+    if isinstance(source, ExportedProgram):
+        return {"forward": capture_program("forward", source, None, True)}
+    return {name: _capture_method(source, name, spec) for name, spec in specs.items()}
+
+
+def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
+    method = getattr(module, name)
+    subject = module
+    if name != "forward":
+        # torch.export takes a module's forward, so another method is the forward of a shallow copy.
+        subject = copy.copy(module)
+        subject.__dict__["forward"] = types.MethodType(getattr(type(module), name), subject)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch.export about itself
+            program = torch.export.export(
+                subject, spec.args, dict(spec.kwargs or {}), dynamic_shapes=spec.dynamic_shapes, strict=False
+            )
+    except Exception as error:  # noqa: BLE001 - torch.export raises errors of many kinds; each is kept as the cause
+        raise CaptureError(
+            f"{type(module).__name__}.{name} cannot be captured by torch.export: {str(error).strip().splitlines()[0]}"
+            f"\nSee the cause above. Python control flow over values of tensors, and calls out of PyTorch, have to go."
+        ) from error
+    parameters = list(inspect.signature(method).parameters.values())
+    return capture_program(name, program, parameters, module.training)
+
+
+def capture_program(
+    name: str, program: ExportedProgram, parameters: list[inspect.Parameter] | None, training: bool
+) -> Capture:
+    """The capture of an exported program.
+
+    Args:
+        name: the method's name.
+        program: the program; it is decomposed to core ATen operators.
+        parameters: of the method's signature; ``None`` where it is not known, and made up from the inputs.
+        training: whether the module was in training mode.
+    """
+    program = program.run_decompositions()
+    signature = program.graph_signature
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+    weights: dict[str, torch.Tensor] = {}
+    arguments: list[tuple[str, Any]] = []
+    inputs: list[Any] = []
+    names: dict[str, str] = {}
+    symbols: dict[str, Symbol] = {}
+    for node, spec in zip(placeholders, signature.input_specs, strict=True):
+        value = node.meta.get("val")
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(_input(value, len(inputs), names, symbols, program))
+            if isinstance(value, torch.Tensor) and node.users:
+                arguments.append(("user", len(inputs) - 1))
+        elif spec.target is not None and isinstance(value, torch.Tensor) and not node.users:
+            continue
+        elif spec.target is not None and isinstance(value, torch.Tensor):
+            weights[spec.target] = _weight(program, spec.target)
+            arguments.append(("weight", spec.target))
+        else:
+            raise CaptureError(f"{name}: the input {node.name} is a {spec.kind.name.lower()}, which is not supported")
+    results: list[tuple[str, Any]] = []
+    outputs: list[Any] = []
+    kept: list[fx.Node] = []
+    state: set[str] = set()
+    graph_module = _copy(program.graph_module)
+    (output,) = [n for n in graph_module.graph.nodes if n.op == "output"]
+    user_inputs = {node.name: i for i, node in enumerate(_user_placeholders(placeholders, signature))}
+    for value, spec in zip(output.args[0], signature.output_specs, strict=True):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor):
+                results.append(("user", len(outputs)))
+                kept.append(value)
+                outputs.append(None)
+            else:
+                outputs.append(_output(value, names))
+        elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+            state.add(spec.target)
+            results.append(("state", spec.target))
+            kept.append(value)
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            results.append(("input", user_inputs[spec.target]))
+            kept.append(value)
+        else:
+            raise CaptureError(f"{name}: an output is a {spec.kind.name.lower()}, which is not supported")
+    output.args = (tuple(kept),)
+    for node in [n for n in graph_module.graph.nodes if n.op == "placeholder"]:
+        if not node.users:
+            graph_module.graph.erase_node(node)
+    try:
+        graph, made = import_fx(graph_module, names)
+    except ValueError as error:
+        raise CaptureError(f"{name} cannot be lowered: {error}") from error
+    by_name = {n.name: made[n] for n in made}
+    return Capture(
+        name,
+        graph,
+        arguments,
+        results,
+        inputs,
+        outputs,
+        symbols,
+        program.call_spec.in_spec,
+        program.call_spec.out_spec,
+        parameters if parameters is not None else _made_up_parameters(program.call_spec.in_spec),
+        weights,
+        frozenset(state),
+        training,
+        program,
+        {n: by_name[n.name] for n in program.graph.nodes if n.name in by_name},
+    )
+
+
+def _copy(module: fx.GraphModule) -> fx.GraphModule:
+    """A module whose graph may be changed; names and metadata stay."""
+    graph = fx.Graph()
+    output = graph.graph_copy(module.graph, {}, return_output_node=True)
+    assert isinstance(output, tuple)
+    made = graph.output(output[0])
+    made.meta = dict(output[1].meta)
+    return fx.GraphModule(module, graph)
+
+
+def _user_placeholders(placeholders: list[fx.Node], signature: Any) -> list[fx.Node]:
+    return [n for n, s in zip(placeholders, signature.input_specs, strict=True) if s.kind is InputKind.USER_INPUT]
+
+
+def _weight(program: ExportedProgram, name: str) -> torch.Tensor:
+    found: torch.Tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
+    return found
+
+
+def _input(
+    value: Any, leaf: int, names: dict[str, str], symbols: dict[str, Symbol], program: ExportedProgram
+) -> Any:
+    """What an input has to be: dtype and sizes, or a constant. New symbols are named where they are first met."""
+    if isinstance(value, torch.SymInt):
+        _name_symbol(value, leaf, None, names, symbols, program)
+        return Constant(None) if value.node.expr.is_Integer else ("int", names[str(value.node.expr)])
+    if not isinstance(value, torch.Tensor):
+        return Constant(value)
+    for dim, size in enumerate(value.shape):
+        if isinstance(size, torch.SymInt):
+            _name_symbol(size, leaf, dim, names, symbols, program)
+    sizes = tuple(
+        n if not isinstance(n, torch.SymInt) else expression_text(n.node.expr, names) for n in value.shape
+    )
+    return (value.dtype, sizes)
+
+
+def _name_symbol(
+    size: torch.SymInt,
+    leaf: int,
+    dim: int | None,
+    names: dict[str, str],
+    symbols: dict[str, Symbol],
+    program: ExportedProgram,
+) -> None:
+    expression = size.node.expr
+    if not expression.is_Symbol or str(expression) in names:
+        return
+    name = names[str(expression)] = f"s{len(names)}"
+    bounds = program.range_constraints.get(expression)
+    low = int(bounds.lower) if bounds is not None else 0
+    high = int(bounds.upper) if bounds is not None and bounds.upper.is_Integer and bounds.upper < 2**62 else None
+    symbols[name] = Symbol(leaf, dim, low, high)
+
+
+def _output(value: Any, names: dict[str, str]) -> Any:
+    if isinstance(value, fx.Node):
+        size = value.meta["val"]
+        if isinstance(size, torch.SymInt) and not size.node.expr.is_Integer:
+            return SizeExpression(size.node.hint, expression_text(size.node.expr, names))
+        return Constant(int(size) if isinstance(size, torch.SymInt) else size)
+    return Constant(value)
+
+
+def _made_up_parameters(in_spec: pytree.TreeSpec) -> list[inspect.Parameter]:
+    args, kwargs = in_spec.children()
+    positional = [
+        inspect.Parameter(f"arg{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(args.num_children)
+    ]
+    return positional + [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in kwargs.context]

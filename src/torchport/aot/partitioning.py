@@ -1,0 +1,127 @@
+"""Which nodes go to the backend, in which parts, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from torchport.aot.capture import Capture
+from torchport.backend import Support
+from torchport.errors import UnsupportedNodesError
+from torchport.ir.graph import Graph
+from torchport.ir.node import Node
+from torchport.ir.partition import cut
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node that the backend does not run."""
+
+    node: Node
+    reason: str
+
+    def __str__(self) -> str:
+        where = f" at {self.node.location}" if self.node.location is not None else ""
+        return f"{self.node.call.name}{where}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A method, cut.
+
+    Attributes:
+        graph: what is called in order; parts are ``port.partition`` nodes, the interpreter runs the others.
+        parts: the graphs of the parts by name.
+        refusals: the nodes that the backend refused.
+    """
+
+    graph: Graph
+    parts: dict[str, Graph]
+    refusals: list[Refusal]
+
+
+def plan_method(capture: Capture, supports: Callable[[Node], Support], partition: bool, backend: str) -> Plan:
+    """The plan of a captured method.
+
+    Args:
+        capture: the method.
+        supports: the backend's answer for a node.
+        partition: whether what is refused may run in the interpreter.
+        backend: its name, for messages.
+
+    Raises:
+        UnsupportedNodesError: nodes are refused, and ``partition`` is off; all of them are listed.
+    """
+    refusals = _refusals(capture.graph, supports)
+    if refusals and not partition:
+        raise UnsupportedNodesError(backend, capture.name, list(map(str, refusals)), _size(capture.graph))
+    refused = {id(r.node) for r in refusals}
+    parts = _propose(capture, refused)
+    names = [f"p{i}" for i in range(len(parts))]
+    graph, graphs = cut(capture.graph, parts, names)
+    return Plan(graph, graphs, refusals)
+
+
+def _size(graph: Graph) -> int:
+    return sum(not n.is_device_data for n in graph.nodes)
+
+
+def _refusals(graph: Graph, supports: Callable[[Node], Support]) -> list[Refusal]:
+    found: dict[int, Refusal] = {}
+    for node in graph.nodes:
+        if not node.is_device_data:
+            answer = supports(node)
+            if not answer:
+                found[id(node)] = Refusal(node, answer.reason or "the backend gives no reason")
+    for group in quantized_groups(graph):
+        first = next((found[id(n)] for n in group if id(n) in found), None)
+        if first is not None:
+            for node in group:
+                reason = f"it stays with {first.node.call.name}, which is refused: {first.reason}"
+                found.setdefault(id(node), Refusal(node, reason))
+    return [found[id(n)] for n in graph.nodes if id(n) in found]
+
+
+def quantized_groups(graph: Graph) -> list[list[Node]]:
+    """Nodes that stay whole: an operator, the dequantizations that it reads and the quantization of its result."""
+    readers: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        for value in node.operands:
+            readers.setdefault(id(value.node), []).append(node)
+    groups = []
+    for node in graph.nodes:
+        before = [v.node for v in node.operands if "::dequantize_per" in _schema_name(v.node)]
+        after = [n for n in readers.get(id(node), []) if "::quantize_per" in _schema_name(n)]
+        if before and "quantize_per" not in _schema_name(node):
+            groups.append([*before, node, *after])
+    return groups
+
+
+def _schema_name(node: Node) -> str:
+    schema = getattr(node.op, "_schema", None)
+    return "" if schema is None else str(schema.name)
+
+
+def _propose(capture: Capture, refused: set[int]) -> list[list[Node]]:
+    """Convex parts by PyTorch's own partitioner, each in the graph's order; parts without an operator are dropped."""
+
+    class Supported(OperatorSupportBase):
+        def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+            own = capture.made.get(node)
+            # Integers that follow from sizes are in no graph of ours, and tie nothing together.
+            return node.op == "call_function" and (own is None or id(own) not in refused)
+
+    module = capture.program.graph_module
+    partitioner = CapabilityBasedPartitioner(module, Supported(), allows_single_node_partition=True)
+    position = {id(n): i for i, n in enumerate(capture.graph.nodes)}
+    parts = []
+    for proposed in partitioner.propose_partitions():
+        nodes = {id(capture.made[n]): capture.made[n] for n in proposed.nodes if n in capture.made}
+        if nodes:
+            parts.append(sorted(nodes.values(), key=lambda n: position[id(n)]))
+    return sorted(parts, key=lambda nodes: position[id(nodes[0])])

@@ -1,0 +1,64 @@
+"""The interpreter's second door: what is saved is the graph itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchport.backend.availability import Availability
+from torchport.backend.capabilities import Support
+from torchport.backend.computation import Computation
+from torchport.backend.data import BackendData
+from torchport.backend.delegate import PyTorchBackendInterface
+from torchport.backends.interpreter.transfer import scalar_shape
+from torchport.ir.node import Node
+from torchport.ir.parser import parse_graph
+from torchport.ir.shape import Shape
+
+if TYPE_CHECKING:
+    # The backend makes its delegate, which therefore only names its type.
+    from torchport.backends.interpreter.backend import InterpreterBackend
+
+
+class InterpreterDelegate(PyTorchBackendInterface):
+    """Runs lowered graphs through PyTorch's kernels; where PyTorch is, it is available.
+
+    Args:
+        backend: whose compiler and kernels.
+    """
+
+    def __init__(self, backend: InterpreterBackend) -> None:
+        self._backend = backend
+
+    def is_available(self) -> Availability:
+        """Always."""
+        return Availability(True)
+
+    def supports(self, node: Node) -> Support:
+        """What the backend says."""
+        return self._backend.supports(node)
+
+    def compile(self, processed: Mapping[str, bytes], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Compiled computations."""
+        device = self._backend.get_backend_device(torch.device("cpu"))
+        lowered = [Computation(name, parse_graph(bytes(t).decode()), [device]) for name, t in processed.items()]
+        return dict(zip(processed, self._backend.compile(lowered), strict=True))
+
+    def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
+        """The results; one that would be an input itself is a copy."""
+        device = handle.devices[0]
+        arguments = [
+            BackendData(device, Shape(x.dtype, tuple(x.shape), x.stride()), x.detach())
+            if isinstance(x, torch.Tensor)
+            else BackendData(device, scalar_shape(x), x)
+            for x in inputs
+        ]
+        given = {id(a) for a in arguments}
+        results = []
+        for data in self._backend.execute_computation(handle, arguments, device):
+            if data.error is not None:
+                raise data.error
+            results.append(data.handle.clone() if id(data) in given else data.handle)
+        return results
