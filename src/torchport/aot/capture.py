@@ -115,7 +115,7 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
             program = torch.export.export(
                 subject, spec.args, dict(spec.kwargs or {}), dynamic_shapes=spec.dynamic_shapes, strict=False
             )
-    except Exception as error:  # noqa: BLE001 - torch.export raises errors of many kinds; each is kept as the cause
+    except Exception as error:
         raise CaptureError(
             f"{type(module).__name__}.{name} cannot be captured by torch.export: {str(error).strip().splitlines()[0]}"
             f"\nSee the cause above. Python control flow over values of tensors, and calls out of PyTorch, have to go."
@@ -227,9 +227,7 @@ def _weight(program: ExportedProgram, name: str) -> torch.Tensor:
     return found
 
 
-def _input(
-    value: Any, leaf: int, names: dict[str, str], symbols: dict[str, Symbol], program: ExportedProgram
-) -> Any:
+def _input(value: Any, leaf: int, names: dict[str, str], symbols: dict[str, Symbol], program: ExportedProgram) -> Any:
     """What an input has to be: dtype and sizes, or a constant. New symbols are named where they are first met."""
     if isinstance(value, torch.SymInt):
         _name_symbol(value, leaf, None, names, symbols, program)
@@ -239,9 +237,7 @@ def _input(
     for dim, size in enumerate(value.shape):
         if isinstance(size, torch.SymInt):
             _name_symbol(size, leaf, dim, names, symbols, program)
-    sizes = tuple(
-        n if not isinstance(n, torch.SymInt) else expression_text(n.node.expr, names) for n in value.shape
-    )
+    sizes = tuple(n if not isinstance(n, torch.SymInt) else expression_text(n.node.expr, names) for n in value.shape)
     return (value.dtype, sizes)
 
 
@@ -274,7 +270,5 @@ def _output(value: Any, names: dict[str, str]) -> Any:
 
 def _made_up_parameters(in_spec: pytree.TreeSpec) -> list[inspect.Parameter]:
     args, kwargs = in_spec.children()
-    positional = [
-        inspect.Parameter(f"arg{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(args.num_children)
-    ]
+    positional = [inspect.Parameter(f"arg{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(args.num_children)]
     return positional + [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in kwargs.context]

@@ -89,7 +89,9 @@ def check_submodules(module: nn.Module, names: Sequence[str] | None, backend: st
     for name in names or ():
         if not name or name not in known:
             near = [k for k in known if k and k.rpartition(".")[2] == str(name).rpartition(".")[2]]
-            wrong.append(f"{name!r} is no submodule" + (f"; did you mean {', '.join(map(repr, near[:3]))}?" if near else ""))
+            wrong.append(
+                f"{name!r} is no submodule" + (f"; did you mean {', '.join(map(repr, near[:3]))}?" if near else "")
+            )
         elif any(other != name and name.startswith(f"{other}.") for other in names or ()):
             wrong.append(f"{name!r} is inside another submodule that is lowered")
     if names is not None and not names:

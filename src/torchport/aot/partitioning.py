@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +45,13 @@ class Plan:
     refusals: list[Refusal]
 
 
-def plan_method(capture: Capture, supports: Callable[[Node], Support], partition: bool, backend: str) -> Plan:
+def plan_method(
+    capture: Capture,
+    supports: Callable[[Node], Support],
+    partition: bool,
+    backend: str,
+    submodules: Sequence[str] = (),
+) -> Plan:
     """The plan of a captured method.
 
     Args:
@@ -53,28 +59,49 @@ def plan_method(capture: Capture, supports: Callable[[Node], Support], partition
         supports: the backend's answer for a node.
         partition: whether what is refused may run in the interpreter.
         backend: its name, for messages.
+        submodules: dotted names, where only these are to be lowered.
 
     Raises:
         UnsupportedNodesError: nodes are refused, and ``partition`` is off; all of them are listed.
     """
-    refusals = _refusals(capture.graph, supports)
-    if refusals and not partition:
-        raise UnsupportedNodesError(backend, capture.name, list(map(str, refusals)), _size(capture.graph))
+    owner = _owners(capture, submodules)
+    refusals = _refusals(capture.graph, supports, owner if submodules else None)
+    wanted = [r for r in refusals if not submodules or id(r.node) in owner]
+    if wanted and not partition:
+        raise UnsupportedNodesError(backend, capture.name, list(map(str, wanted)), _size(capture.graph))
     refused = {id(r.node) for r in refusals}
-    parts = _propose(capture, refused)
-    names = [f"p{i}" for i in range(len(parts))]
-    graph, graphs = cut(capture.graph, parts, names)
+    parts: list[list[Node]] = []
+    if not submodules:
+        parts = _propose(capture, refused)
+    for one in submodules:  # a part of one submodule never grows into another
+        parts += _propose(capture, refused | {n for n, name in owner.items() if name != one})
+    position = {id(n): i for i, n in enumerate(capture.graph.nodes)}
+    parts.sort(key=lambda nodes: position[id(nodes[0])])
+    graph, graphs = cut(capture.graph, parts, [f"p{i}" for i in range(len(parts))])
     return Plan(graph, graphs, refusals)
+
+
+def _owners(capture: Capture, submodules: Sequence[str]) -> dict[int, str]:
+    """Which of the submodules made a node, by the node's id."""
+    found: dict[int, str] = {}
+    for fx_node, node in capture.made.items():
+        for path, _ in (fx_node.meta.get("nn_module_stack") or {}).values():
+            for name in submodules:
+                if path == name or path.startswith(f"{name}."):
+                    found[id(node)] = name
+    return found
 
 
 def _size(graph: Graph) -> int:
     return sum(not n.is_device_data for n in graph.nodes)
 
 
-def _refusals(graph: Graph, supports: Callable[[Node], Support]) -> list[Refusal]:
+def _refusals(graph: Graph, supports: Callable[[Node], Support], owner: dict[int, str] | None) -> list[Refusal]:
     found: dict[int, Refusal] = {}
     for node in graph.nodes:
-        if not node.is_device_data:
+        if owner is not None and id(node) not in owner and not node.is_device_data:
+            found[id(node)] = Refusal(node, "it is in none of the submodules that are lowered")
+        elif not node.is_device_data:
             answer = supports(node)
             if not answer:
                 found[id(node)] = Refusal(node, answer.reason or "the backend gives no reason")
@@ -124,4 +151,4 @@ def _propose(capture: Capture, refused: set[int]) -> list[list[Node]]:
         nodes = {id(capture.made[n]): capture.made[n] for n in proposed.nodes if n in capture.made}
         if nodes:
             parts.append(sorted(nodes.values(), key=lambda n: position[id(n)]))
-    return sorted(parts, key=lambda nodes: position[id(nodes[0])])
+    return parts

@@ -6,6 +6,7 @@ from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Capabilities, Support
 from torchport.backend.computation import Computation, SyncCause
 from torchport.backend.data import DONATED, BackendData
+from torchport.backend.delegate import DelegatedModule, PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.lazy_tensor import LazyTensor
@@ -38,11 +39,13 @@ __all__ = [
     "BackendRegistry",
     "Capabilities",
     "Computation",
+    "DelegatedModule",
     "IrBuilder",
     "LazyTensor",
     "LoweringContext",
     "Node",
     "NullBackend",
+    "PyTorchBackendInterface",
     "RecordedCall",
     "RecordingBackend",
     "Shape",

@@ -1,0 +1,90 @@
+"""A lowered method as data: what is saved, and what is needed to call it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from torchport.aot.capture import Capture, Symbol
+from torchport.aot.partitioning import Plan, Refusal
+from torchport.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that a backend runs.
+
+    Attributes:
+        payload: what the backend made of the graph.
+        graph: the graph itself, where the interpreter may have to run it; else ``None``.
+        node_count: how many operators it has.
+    """
+
+    payload: bytes | memoryview
+    graph: Graph | None
+    node_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A lowered method. The attributes are those of :class:`~torchport.aot.capture.Capture`, and:
+
+    Attributes:
+        graph: what is called in order: ``port.partition`` nodes for the parts.
+        parts: by name.
+        options: what the backend was told.
+        refusals: which nodes the backend refused, and why; empty for a loaded method.
+    """
+
+    name: str
+    graph: Graph
+    parts: Mapping[str, Part]
+    arguments: list[tuple[str, Any]]
+    results: list[tuple[str, Any]]
+    inputs: list[Any]
+    outputs: list[Any]
+    symbols: Mapping[str, Symbol]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    parameters: list[inspect.Parameter]
+    training: bool
+    options: Mapping[str, Any] | None
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def method_of(
+    capture: Capture, plan: Plan, payloads: Mapping[str, bytes], options: Mapping[str, Any] | None, keep_graphs: bool
+) -> Method:
+    """The method of a capture.
+
+    Args:
+        capture: the method as a graph.
+        plan: how it is cut.
+        payloads: what the backend made of each part, by the part's name.
+        options: the backend's options.
+        keep_graphs: whether the parts' graphs stay, so that the interpreter can run them.
+    """
+    parts = {
+        name: Part(payloads[name], graph if keep_graphs else None, sum(not n.is_device_data for n in graph.nodes))
+        for name, graph in plan.parts.items()
+    }
+    return Method(
+        capture.name,
+        plan.graph,
+        parts,
+        capture.arguments,
+        capture.results,
+        capture.inputs,
+        capture.outputs,
+        capture.symbols,
+        capture.in_spec,
+        capture.out_spec,
+        capture.parameters,
+        capture.training,
+        options,
+        plan.refusals,
+    )

@@ -1,0 +1,142 @@
+"""Lowering a module to a backend."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from torchport.aot.capture import Capture, capture_all
+from torchport.aot.compile_spec import CompileSpec, check_compile_specs, check_submodules
+from torchport.aot.lowered_module import FALLBACKS, LoweredModule
+from torchport.aot.method import method_of
+from torchport.aot.partitioning import plan_method
+from torchport.backend import Support
+from torchport.backend.delegate import DelegatedModule, availability_of
+from torchport.backend.delegates import Delegate, find_delegate
+from torchport.errors import BackendNotAvailableError, CompileSpecError
+from torchport.ir.node import Node
+
+
+def to_backend(
+    name: str,
+    module: nn.Module | ExportedProgram | str | Path,
+    method_compile_spec: Mapping[str, CompileSpec] | None = None,
+    *,
+    partition: bool = True,
+    fallback: str = "error",
+    submodules: Sequence[str] | None = None,
+) -> LoweredModule:
+    """The module, lowered to a backend. The module itself stays as it is.
+
+    Args:
+        name: the backend.
+        module: a module; an exported program or a ``.pt2`` file, whose one method is ``forward``.
+        method_compile_spec: for each method to lower what it is captured with; not for exported programs.
+        partition: whether what the backend refuses runs in the interpreter; if not, it is an error that lists all.
+        fallback: ``"error"``, or ``"interpreter"`` to keep the graphs and run them wherever the backend is missing,
+            cannot load a part, or fails before it has a result.
+        submodules: dotted names: only these are lowered, the rest runs in the interpreter.
+
+    Raises:
+        UnknownBackendError: there is no backend of that name.
+        CompileSpecError: the compile spec or the submodules are wrong; every mistake is listed.
+        CaptureError: a method cannot be captured.
+        UnsupportedNodesError: nodes are refused and ``partition`` is off.
+    """
+    delegate = find_delegate(name)
+    if fallback not in FALLBACKS:
+        raise CompileSpecError(f"to_backend(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
+    specs, inside = _checked(name, module, method_compile_spec, submodules)
+    captures = capture_all(module, specs)
+    available = _availability(delegate)
+    supports = delegate.instance.supports if delegate.made is not None or available is None else _everything
+    plans = {m: plan_method(c, supports, partition, name, inside) for m, c in captures.items()}
+    graphs = {f"{m}.{p}": graph for m, plan in plans.items() for p, graph in plan.parts.items()}
+    options = {f"{m}.{p}": _options(specs, m) for m, plan in plans.items() for p in plan.parts}
+    processed = delegate.preprocess(DelegatedModule(graphs), options)
+    _check_processed(name, processed, graphs)
+    methods = {
+        m: method_of(
+            captures[m],
+            plans[m],
+            {p: processed[f"{m}.{p}"] for p in plans[m].parts},
+            _options(specs, m),
+            fallback == "interpreter",
+        )
+        for m in captures
+    }
+    if available is not None and fallback == "error":
+        warnings.warn(
+            f"Backend not available here: {name!r}: {available}. The module can be saved, and compiled and run where "
+            "the backend is; calling it here raises BackendNotAvailableError.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return LoweredModule(delegate, methods, _copied_weights(captures), fallback)
+
+
+def _checked(
+    name: str, module: object, specs: Mapping[str, CompileSpec] | None, submodules: Sequence[str] | None
+) -> tuple[dict[str, CompileSpec], list[str]]:
+    if isinstance(module, nn.Module):
+        return check_compile_specs(module, specs, name), check_submodules(module, submodules, name)
+    if not isinstance(module, ExportedProgram | str | Path):
+        raise CompileSpecError(
+            f"to_backend({name!r}, …): a {type(module).__name__} cannot be lowered; give a torch.nn.Module, an "
+            "ExportedProgram (torch.export.export) or the path of a .pt2 file"
+        )
+    if specs or submodules:
+        raise CompileSpecError(
+            f"to_backend({name!r}, …): an exported program was captured already, so it takes no compile spec and no "
+            "submodules"
+        )
+    return {}, []
+
+
+def _availability(delegate: Delegate) -> str | None:
+    """Why the backend is missing here; ``None`` when it is not."""
+    try:
+        answer = availability_of(delegate.name, delegate.instance)
+    except BackendNotAvailableError as error:
+        return error.reason
+    return None if answer else answer.reason
+
+
+def _everything(node: Node) -> Support:
+    return Support(True)
+
+
+def _options(specs: Mapping[str, CompileSpec], method: str) -> Mapping[str, Any] | None:
+    return specs[method].options if method in specs else None
+
+
+def _check_processed(name: str, processed: object, graphs: Mapping[str, Any]) -> None:
+    if not isinstance(processed, Mapping) or set(processed) != set(graphs):
+        found = sorted(processed) if isinstance(processed, Mapping) else type(processed).__name__
+        raise TypeError(
+            f"the preprocess function of {name!r} has to return bytes for each graph, {sorted(graphs)}; it returned "
+            f"{found}"
+        )
+
+
+def _copied_weights(captures: Mapping[str, Capture]) -> dict[str, torch.Tensor]:
+    """One copy of every weight, tied ones tied, parameters as parameters."""
+    copies: dict[tuple[Any, ...], torch.Tensor] = {}
+    found: dict[str, torch.Tensor] = {}
+    for capture in captures.values():
+        for name, tensor in capture.weights.items():
+            if name in found:
+                continue
+            key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+            if key not in copies:
+                copy = tensor.detach().cpu().clone()
+                is_parameter = isinstance(tensor, nn.Parameter)
+                copies[key] = nn.Parameter(copy, requires_grad=False) if is_parameter else copy
+            found[name] = copies[key]
+    return found
