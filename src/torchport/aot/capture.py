@@ -6,13 +6,15 @@ import copy
 import inspect
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._export.converter import TS2EPConverter
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
@@ -103,6 +105,8 @@ def capture_all(source: Capturable, specs: Mapping[str, CompileSpec]) -> dict[st
 
 
 def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
+    if isinstance(module, torch.jit.ScriptModule):
+        return capture_program(name, _converted(module, name, spec), None, module.training)
     method = getattr(module, name)
     subject = module
     if name != "forward":
@@ -110,8 +114,7 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
         subject = copy.copy(module)
         subject.__dict__["forward"] = types.MethodType(getattr(type(module), name), subject)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of torch.export about itself
+        with _torch_warns_of_itself():
             program = torch.export.export(
                 subject, spec.args, dict(spec.kwargs or {}), dynamic_shapes=spec.dynamic_shapes, strict=False
             )
@@ -122,6 +125,33 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
         ) from error
     parameters = list(inspect.signature(method).parameters.values())
     return capture_program(name, program, parameters, module.training)
+
+
+@contextmanager
+def _torch_warns_of_itself() -> Iterator[None]:
+    """Keeps torch's warnings about what it calls itself from the user, who can do nothing about them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def _converted(module: torch.jit.ScriptModule, name: str, spec: CompileSpec) -> ExportedProgram:
+    """A TorchScript module as an exported program."""
+    warnings.warn(
+        "TorchScript is deprecated in PyTorch; lower the nn.Module that it was made from, or an ExportedProgram",
+        DeprecationWarning,
+        stacklevel=5,
+    )
+    if name != "forward" or spec.dynamic_shapes:
+        raise CaptureError(
+            f"{name}: of a TorchScript module forward can be lowered, with static shapes; lower the nn.Module instead"
+        )
+    try:
+        with _torch_warns_of_itself():
+            return TS2EPConverter(module, spec.args, dict(spec.kwargs or {})).convert()
+    except Exception as error:
+        raise CaptureError(f"torch cannot convert this TorchScript module: {error}") from error
 
 
 def capture_program(
@@ -135,7 +165,8 @@ def capture_program(
         parameters: of the method's signature; ``None`` where it is not known, and made up from the inputs.
         training: whether the module was in training mode.
     """
-    program = program.run_decompositions()
+    with _torch_warns_of_itself():
+        program = program.run_decompositions()
     signature = program.graph_signature
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
     weights: dict[str, torch.Tensor] = {}

@@ -70,6 +70,14 @@ class MethodProgram:
             steps.append(_Step(calls[node.call.args[0]], tuple(reads), tuple(writes)))
         self._steps = tuple(steps)
         self._results = tuple(slot[id(v.node), v.index] for v in graph.results)
+        # An input that is a result, and a result that is one twice, would be one tensor in two hands.
+        seen = set(range(len(graph.parameters)))
+        copies = set()
+        for r, i in enumerate(self._results):
+            if i in seen:
+                copies.add(r)
+            seen.add(i)
+        self._copies = frozenset(copies)
         self._count = count
         self._inputs = len(graph.parameters) + len(graph.numbers)
         only = self._steps[0] if len(self._steps) == 1 else None
@@ -88,7 +96,7 @@ class MethodProgram:
         for step in self._steps:
             for i, value in zip(step.writes, step.call([values[i] for i in step.reads]), strict=True):
                 values[i] = value
-        return [values[i] for i in self._results]
+        return [values[i].clone() if r in self._copies else values[i] for r, i in enumerate(self._results)]
 
 
 def _without_loose_nodes(graph: Graph) -> tuple[Graph, dict[str, Graph]]:
