@@ -12,7 +12,7 @@ from torchport import metrics
 from torchport.aot.lowered_module import LoweredModule
 from torchport.aot.to_backend import to_backend
 from torchport.backend import BackendRegistrar, PyTorchBackendInterface
-from torchport.backend.delegates import find_delegate, register_delegate, unregister_delegate
+from torchport.backend.delegates import register_delegate, unregister_delegate
 from torchport.errors import BackendNotAvailableError, BackendRegistrationError
 
 X = torch.randn(3, 6)
@@ -138,9 +138,8 @@ def test_on_a_target_a_missing_backend_is_an_error_when_it_is_loaded(module: Blo
     with registered("switched", backend):
         lowered = to_backend("switched", module, spec_of(X))
         backend.can_execute = False
-        delegate = find_delegate("switched")
         with pytest.raises(BackendNotAvailableError, match="it cannot execute here"):
-            LoweredModule(delegate, lowered._methods, lowered._weights, "error", require=True)
+            LoweredModule("switched", lowered._methods, lowered._weights, "error", require=True)
 
 
 def test_a_name_is_taken_once_and_both_owners_are_named() -> None:

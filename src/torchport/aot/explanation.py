@@ -26,13 +26,14 @@ def _explain_method(backend: str, method: Method) -> list[str]:
     loose = [n for n in method.graph.nodes if not n.is_device_data and n.op is not PARTITION]
     delegated = sum(part.node_count for part in method.parts.values())
     total = delegated + len(loose)
-    lines = [f"{method.name}: {delegated} of {total} nodes in {len(method.parts)} parts run on {backend}"]
+    where = ", ".join(sorted({part.backend for part in method.parts.values()})) or backend
+    lines = [f"{method.name}: {delegated} of {total} nodes in {len(method.parts)} parts run on {where}"]
     for node in method.graph.nodes:
         if node.op is PARTITION:
             name = node.call.args[0]
             part = method.parts[name]
             lines.append(
-                f"  {name}: {part.node_count} nodes, payload {_bytes(len(part.payload))}; "
+                f"  {name} on {part.backend}: {part.node_count} nodes, payload {_bytes(len(part.payload))}; "
                 f"in {_crossing(node.call.inputs)}, out {_crossing(node.outputs)}"
             )
     if loose:

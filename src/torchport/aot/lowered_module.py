@@ -5,28 +5,20 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from torchport.aot.arguments import Arguments, Results, number_expressions
-from torchport.aot.execution import (
-    Call,
-    Fallback,
-    MethodProgram,
-    delegated,
-    falling_back,
-    unavailable,
-    with_fallback,
-)
+from torchport.aot.execution import Call, Fallback, MethodProgram
 from torchport.aot.explanation import explain_module
 from torchport.aot.function import GraphFunction
-from torchport.aot.method import Method
-from torchport.backend.delegate import availability_of
-from torchport.backend.delegates import Delegate
-from torchport.errors import BackendNotAvailableError
+from torchport.aot.loading import LoadedParts
+from torchport.aot.method import Method, Part
+from torchport.aot.nesting import Inner, call_inner, register_inner
+from torchport.ir.call import PARTITION
 
 FALLBACKS = ("error", "interpreter")
 
@@ -40,7 +32,7 @@ class LoweredModule(nn.Module):
     Calls compute no gradients. They are made one at a time where a method has state.
 
     Args:
-        delegate: the backend.
+        backend: the name of the backend that it was lowered to.
         methods: by name.
         weights: every weight and state.
         fallback: ``"error"``, or ``"interpreter"`` to run there what the backend cannot.
@@ -52,14 +44,14 @@ class LoweredModule(nn.Module):
 
     def __init__(
         self,
-        delegate: Delegate,
+        backend: str,
         methods: Mapping[str, Method],
         weights: Mapping[str, torch.Tensor],
         fallback: str = "error",
         require: bool = False,
     ) -> None:
         super().__init__()
-        self._delegate = delegate
+        self.backend = backend
         self._methods = dict(methods)
         self._fallback = fallback
         self._fallbacks: list[Fallback] = []
@@ -74,11 +66,6 @@ class LoweredModule(nn.Module):
             function = GraphFunction(method, _Runner(self, method, calls[name], lock))
             self._functions[name] = function
             self.__dict__[name] = function
-
-    @property
-    def backend(self) -> str:
-        """The name of the backend."""
-        return self._delegate.name
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -97,61 +84,26 @@ class LoweredModule(nn.Module):
 
     def _part_calls(self, require: bool) -> dict[str, dict[str, Call]]:
         """How each part of each method is called, by the rules of availability."""
-        name = self._delegate.name
-        options = {f"{m.name}.{p}": m.options for m in self._methods.values() for p in m.parts}
-        payloads = {f"{m.name}.{p}": part.payload for m in self._methods.values() for p, part in m.parts.items()}
-        reason = ""
-        handles: dict[str, Any] = {}
-        try:
-            instance = self._delegate.instance
-            available = availability_of(name, instance)
-            reason = "" if available else available.reason
-        except BackendNotAvailableError as error:
-            reason = error.reason
-        if not reason:
-            handles, reasons = self._handles(payloads, options, require)
-        else:
-            reasons = dict.fromkeys(payloads, reason)
-            if require and self._fallback == "error" and payloads:
-                raise BackendNotAvailableError(name, reason)
         calls: dict[str, dict[str, Call]] = {m: {} for m in self._methods}
-        for method in self._methods.values():
-            for p, part in method.parts.items():
-                full = f"{method.name}.{p}"
-                label = f"{name} {full}"
-                can_fall_back = self._fallback == "interpreter" and part.graph is not None
-                if full in handles:
-                    count = len(next(n for n in method.graph.nodes if n.call.args[:1] == (p,)).outputs)
-                    call = delegated(label, self._delegate.instance, handles[full], count)
-                    if can_fall_back and part.graph is not None:
-                        call = with_fallback(label, call, part.graph, self._fallbacks)
-                elif can_fall_back and part.graph is not None:
-                    call = falling_back(label, reasons[full], part.graph, self._fallbacks)
-                else:
-                    call = unavailable(full, name, reasons[full])
-                calls[method.name][p] = call
+        for backend in sorted({p.backend for m in self._methods.values() for p in m.parts.values()}):
+            loaded = LoadedParts(backend, self._parts_of(backend), self._fallback == "interpreter", require)
+            for (method, name, part, count), full in zip(self._places(backend), loaded.names, strict=True):
+                graph = part.graph if self._fallback == "interpreter" else None
+                calls[method][name] = loaded.call(full, count, graph, self._fallbacks)
         return calls
 
-    def _handles(
-        self, payloads: Mapping[str, Any], options: Mapping[str, Any], require: bool
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """The compiled parts, and the reasons of those that the backend cannot load; one that fails falls alone."""
-        instance = self._delegate.instance
-        try:
-            return dict(instance.compile(payloads, options)), {}
-        except Exception as error:
-            if self._fallback == "error":
-                raise BackendNotAvailableError(
-                    self._delegate.name, f"its compile() raised {type(error).__name__}: {error}"
-                ) from error
-        handles: dict[str, Any] = {}
-        reasons: dict[str, str] = {}
-        for full, payload in payloads.items():
-            try:
-                handles[full] = instance.compile({full: payload}, {full: options[full]})[full]
-            except Exception as error:  # noqa: BLE001 - whatever a backend raises is the reason
-                reasons[full] = f"its compile() raised {type(error).__name__}: {error}"
-        return handles, reasons
+    def _places(self, backend: str) -> list[tuple[str, str, Part, int]]:
+        """Each part of a backend: its method, its name, itself, and how many results it has."""
+        return [
+            (method.name, name, method.parts[name], len(node.outputs))
+            for method in self._methods.values()
+            for node in method.graph.nodes
+            if node.op is PARTITION and method.parts[name := node.call.args[0]].backend == backend
+        ]
+
+    def _parts_of(self, backend: str) -> dict[str, tuple[Any, Any]]:
+        """Payload and options of each part of a backend, by the part's whole name."""
+        return {f"{m}.{n}": (part.payload, self._methods[m].options) for m, n, part, _ in self._places(backend)}
 
 
 class _Runner:
@@ -170,6 +122,8 @@ class _Runner:
         self._user = tuple(i for i, (kind, _) in enumerate(method.results) if kind == "user")
         self._lock = lock if any(kind == "state" for kind, _ in method.results) else None
         self._warned = False
+        self._inner: Inner | None = None
+        self._key = ""
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._module.training is not self._method.training and not self._warned:
@@ -180,6 +134,8 @@ class _Runner:
             return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if torch.compiler.is_exporting():
+            return self._captured(args, kwargs)
         leaves = self._arguments.flatten(args, kwargs)
         symbols = self._arguments.symbols(leaves)
         self._arguments.check(leaves, symbols)
@@ -191,6 +147,32 @@ class _Runner:
             for i, kind, where in self._writes:
                 (leaves[where] if kind == "input" else weights[where]).copy_(results[i])
         return self._results.unflatten([results[i] for i in self._user], symbols)
+
+    def _captured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The results inside a capture of another module."""
+        leaves = self._arguments.flatten(args, kwargs)
+        symbols = self._arguments.symbols(leaves)
+        if self._inner is None:
+            positions = {leaf: i for i, (kind, leaf) in enumerate(self._sources) if kind == "user"}
+            self._inner = Inner(
+                self._method.graph,
+                self._method.parts,
+                {n: (positions[s.leaf], s.dim) for n, s in self._method.symbols.items() if s.dim is not None},
+                self._numbers_of,
+                self._program,
+            )
+            self._key = register_inner(self._inner)
+        weights = dict(self._module.named_buffers()) | dict(self._module.named_parameters())
+        tensors = [leaves[where] if kind == "user" else weights[where] for kind, where in self._sources]
+        results = call_inner(tensors, self._key)
+        for i, kind, where in self._writes:
+            (leaves[where] if kind == "input" else weights[where]).copy_(results[i])
+        return self._results.unflatten([results[i] for i in self._user], symbols)
+
+    def _numbers_of(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        assert self._inner is not None
+        symbols = [tensors[i].shape[dim] for i, dim in self._inner.symbols.values()]
+        return [n(symbols) if callable(n) else n for n in self._numbers]
 
     def _warn(self) -> None:
         self._warned = True

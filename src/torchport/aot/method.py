@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from torchport.aot.capture import Capture, Symbol
+from torchport.aot.nesting import opened
 from torchport.aot.partitioning import Plan, Refusal
 from torchport.ir.graph import Graph
 
@@ -19,11 +20,13 @@ class Part:
     """A part that a backend runs.
 
     Attributes:
+        backend: the backend's name.
         payload: what the backend made of the graph.
-        graph: the graph itself, where the interpreter may have to run it; else ``None``.
+        graph: the graph itself; ``None`` where it was not saved.
         node_count: how many operators it has.
     """
 
+    backend: str
     payload: bytes | memoryview
     graph: Graph | None
     node_count: int
@@ -57,25 +60,26 @@ class Method:
 
 
 def method_of(
-    capture: Capture, plan: Plan, payloads: Mapping[str, bytes], options: Mapping[str, Any] | None, keep_graphs: bool
+    capture: Capture, plan: Plan, backend: str, payloads: Mapping[str, bytes], options: Mapping[str, Any] | None
 ) -> Method:
     """The method of a capture.
 
     Args:
         capture: the method as a graph.
         plan: how it is cut.
+        backend: the name of the backend.
         payloads: what the backend made of each part, by the part's name.
         options: the backend's options.
-        keep_graphs: whether the parts' graphs stay, so that the interpreter can run them.
     """
     parts = {
-        name: Part(payloads[name], graph if keep_graphs else None, sum(not n.is_device_data for n in graph.nodes))
+        name: Part(backend, payloads[name], graph, sum(not n.is_device_data for n in graph.nodes))
         for name, graph in plan.parts.items()
     }
+    graph, inner = opened(plan.graph, "inner")
     return Method(
         capture.name,
-        plan.graph,
-        parts,
+        graph,
+        {**parts, **inner},
         capture.arguments,
         capture.results,
         capture.inputs,

@@ -11,6 +11,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from torchport.aot.capture import Capture
+from torchport.aot.nesting import is_lowered_call
 from torchport.backend import Support
 from torchport.errors import UnsupportedNodesError
 from torchport.ir.graph import Graph
@@ -66,7 +67,7 @@ def plan_method(
     """
     owner = _owners(capture, submodules)
     refusals = _refusals(capture.graph, supports, owner if submodules else None)
-    wanted = [r for r in refusals if not submodules or id(r.node) in owner]
+    wanted = [r for r in refusals if (not submodules or id(r.node) in owner) and not is_lowered_call(r.node)]
     if wanted and not partition:
         raise UnsupportedNodesError(backend, capture.name, list(map(str, wanted)), _size(capture.graph))
     refused = {id(r.node) for r in refusals}
@@ -101,6 +102,8 @@ def _refusals(graph: Graph, supports: Callable[[Node], Support], owner: dict[int
     for node in graph.nodes:
         if owner is not None and id(node) not in owner and not node.is_device_data:
             found[id(node)] = Refusal(node, "it is in none of the submodules that are lowered")
+        elif is_lowered_call(node):
+            found[id(node)] = Refusal(node, "it is a lowered module, which keeps its own backend")
         elif not node.is_device_data:
             answer = supports(node)
             if not answer:

@@ -65,9 +65,9 @@ def to_backend(
         m: method_of(
             captures[m],
             plans[m],
+            name,
             {p: processed[f"{m}.{p}"] for p in plans[m].parts},
             _options(specs, m),
-            fallback == "interpreter",
         )
         for m in captures
     }
@@ -78,7 +78,7 @@ def to_backend(
             UserWarning,
             stacklevel=2,
         )
-    return LoweredModule(delegate, methods, _copied_weights(captures), fallback)
+    return LoweredModule(name, methods, _copied_weights(captures), fallback)
 
 
 def _checked(
