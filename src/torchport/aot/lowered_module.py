@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from torchport.aot.function import GraphFunction
 from torchport.aot.loading import LoadedParts
 from torchport.aot.method import Method, Part
 from torchport.aot.nesting import Inner, call_inner, register_inner
+from torchport.aot.saving import save
 from torchport.ir.call import PARTITION
 
 FALLBACKS = ("error", "interpreter")
@@ -53,7 +55,7 @@ class LoweredModule(nn.Module):
         super().__init__()
         self.backend = backend
         self._methods = dict(methods)
-        self._fallback = fallback
+        self.fallback = fallback
         self._fallbacks: list[Fallback] = []
         self._weights = dict(weights)
         for name, tensor in weights.items():
@@ -66,6 +68,7 @@ class LoweredModule(nn.Module):
             function = GraphFunction(method, _Runner(self, method, calls[name], lock))
             self._functions[name] = function
             self.__dict__[name] = function
+        self._made = frozenset(self.__dict__)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -78,6 +81,14 @@ class LoweredModule(nn.Module):
             return super().__call__(*args, **kwargs)
         return self._functions["forward"](*args, **kwargs)
 
+    def own_attributes(self) -> dict[str, Any]:
+        """What was set on it after it was lowered."""
+        return {k: v for k, v in self.__dict__.items() if k not in self._made and k != "_made"}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it to a file, whole or not at all: :func:`torchport.aot.saving.save`."""
+        save(self, path)
+
     def explain(self) -> str:
         """Which parts there are, what was refused and why, what crosses each boundary, which fallbacks happened."""
         return explain_module(self.backend, self._methods, self._fallbacks)
@@ -86,9 +97,9 @@ class LoweredModule(nn.Module):
         """How each part of each method is called, by the rules of availability."""
         calls: dict[str, dict[str, Call]] = {m: {} for m in self._methods}
         for backend in sorted({p.backend for m in self._methods.values() for p in m.parts.values()}):
-            loaded = LoadedParts(backend, self._parts_of(backend), self._fallback == "interpreter", require)
+            loaded = LoadedParts(backend, self._parts_of(backend), self.fallback == "interpreter", require)
             for (method, name, part, count), full in zip(self._places(backend), loaded.names, strict=True):
-                graph = part.graph if self._fallback == "interpreter" else None
+                graph = part.graph if self.fallback == "interpreter" else None
                 calls[method][name] = loaded.call(full, count, graph, self._fallbacks)
         return calls
 

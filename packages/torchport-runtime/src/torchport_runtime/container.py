@@ -32,9 +32,12 @@ _MOST_MEMBERS = 100_000
 _CHUNK_BYTES = 1 << 22
 
 
-def checksum(content: Bytes) -> str:
+def checksum(*pieces: Bytes) -> str:
     """The checksum of a member: BLAKE2b, 32 bytes, in hexadecimal."""
-    return blake2b(content, digest_size=32).hexdigest()
+    digest = blake2b(digest_size=32)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 class Container:

@@ -1,0 +1,152 @@
+"""Files to lowered modules."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+import torchport_runtime.manifest as saved
+from torchport.aot.capture import Constant, Symbol
+from torchport.aot.lowered_module import FALLBACKS, LoweredModule
+from torchport.aot.method import Method, Part
+from torchport.aot.saving import DTYPES, WEIGHT_DTYPES
+from torchport.aot.tree_specs import spec_of_tree
+from torchport.errors import CompileSpecError, DamagedFileError, IRSyntaxError
+from torchport.ir.call import PARTITION
+from torchport.ir.graph import Graph
+from torchport.ir.parser import parse_graph
+from torchport.ir.shape import dtype_name
+from torchport.ir.size_expression import SizeExpression
+from torchport_runtime.checks import GraphFacts, check_module
+from torchport_runtime.saved_module import SavedModule, open_module
+from torchport_runtime.weights import RawTensor
+
+
+def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredModule:
+    """The lowered module of a file, ready to be called here.
+
+    Args:
+        path: the file.
+        fallback: ``"error"`` or ``"interpreter"``; what was asked for at creation when left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        SavedFileError: it cannot be loaded: damaged, of another version, for another machine.
+        UnknownBackendError, BackendNotAvailableError: its backend is missing here, and nothing may run in its place.
+    """
+    if fallback is not None and fallback not in FALLBACKS:
+        raise CompileSpecError(f"load(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
+    found = open_module(path)
+    graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
+    check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
+    methods = {name: _method_from_file(name, m, graphs, found) for name, m in found.manifest.methods.items()}
+    chosen = fallback or found.manifest.fallback
+    module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
+    for name, value in found.manifest.attributes.items():
+        setattr(module, name, value)
+    return module
+
+
+def _graph(found: SavedModule, name: str, text: str) -> Graph:
+    try:
+        return parse_graph(text)
+    except IRSyntaxError as error:
+        raise DamagedFileError(f"{found.path}: {name}: {error}") from error
+
+
+def _facts(graph: Graph) -> GraphFacts:
+    parameters = [n.value().shape for n in graph.parameters]
+    return GraphFacts(
+        [(dtype_name(s.dtype), len(s.sizes)) for s in parameters],
+        [type(n.numbers[i]) for n, i in graph.numbers],
+        len(graph.results),
+        [
+            (str(n.call.args[0]), len(n.operands), len(n.numbers), len(n.outputs))
+            for n in graph.nodes
+            if n.op is PARTITION
+        ],
+    )
+
+
+def _weights_from_file(found: SavedModule) -> dict[str, torch.Tensor]:
+    """The tensors; those that no method changes lie where the file is mapped."""
+    made: dict[str, torch.Tensor] = {}
+    for name, weight in found.manifest.weights.items():
+        if weight.shares:
+            continue
+        raw = found.weights[name]
+        made[name] = _tensor(raw, weight)
+    return {name: made[weight.shares or name] for name, weight in found.manifest.weights.items()}
+
+
+def _tensor(raw: RawTensor, weight: saved.Weight) -> torch.Tensor:
+    dtype = WEIGHT_DTYPES[raw.dtype]
+    if raw.data.nbytes == 0:
+        tensor = torch.empty(raw.sizes, dtype=dtype)
+    else:
+        tensor = _mapped(raw.data).view(dtype).reshape(raw.sizes)
+    if weight.is_state:
+        tensor = tensor.clone()
+    return nn.Parameter(tensor, requires_grad=False) if weight.is_parameter else tensor
+
+
+def _mapped(data: memoryview) -> torch.Tensor:
+    """Bytes of a read-only mapping as a tensor. Nothing writes to it: state is copied, and calls change state only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the memory is read-only
+        return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def _method_from_file(name: str, m: saved.Method, graphs: Mapping[str, Graph], found: SavedModule) -> Method:
+    graph = graphs[m.graph]
+    for (node, i), number in zip(graph.numbers, m.numbers, strict=True):
+        if isinstance(number, str):
+            numbers = list(node.numbers)
+            numbers[i] = SizeExpression(numbers[i], number)
+            node.numbers = tuple(numbers)
+    return Method(
+        name,
+        graph,
+        {
+            n: Part(p.backend, found.payloads[p.payload], graphs[p.graph] if p.graph else None, p.node_count)
+            for n, p in m.partitions.items()
+        },
+        list(m.arguments),
+        list(m.results),
+        list(map(_input_from_file, m.inputs)),
+        list(map(_output_from_file, m.outputs)),
+        {n: Symbol(s.leaf, s.dim, s.low, s.high) for n, s in m.symbols.items()},
+        spec_of_tree(m.in_tree),
+        spec_of_tree(m.out_tree),
+        list(map(_parameter_from_file, m.parameters)),
+        m.training,
+        m.options,
+    )
+
+
+def _input_from_file(slot: saved.Slot) -> Any:
+    if slot.kind == "constant":
+        return Constant(slot.value)
+    if slot.kind == "int":
+        return ("int", slot.value)
+    if slot.dtype not in DTYPES:
+        raise DamagedFileError(f"manifest.json: {slot.dtype!r} is no dtype")
+    return (DTYPES[slot.dtype], slot.sizes)
+
+
+def _output_from_file(slot: saved.Slot) -> Any:
+    if slot.kind == "tensor":
+        return None
+    return SizeExpression(0, slot.value) if slot.kind == "size" else Constant(slot.value)
+
+
+def _parameter_from_file(parameter: saved.Parameter) -> inspect.Parameter:
+    kind = getattr(inspect.Parameter, parameter.kind)
+    default = parameter.default if parameter.has_default else inspect.Parameter.empty
+    return inspect.Parameter(parameter.name, kind, default=default)

@@ -1,0 +1,154 @@
+"""Lowered modules to files."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+import torchport_runtime.manifest as saved
+from torchport.aot.capture import Constant
+from torchport.aot.method import Method
+from torchport.aot.tree_specs import tree_of_spec
+from torchport.errors import SavedFileError
+from torchport.ir.shape import dtype_name
+from torchport.ir.size_expression import SizeExpression
+from torchport_runtime.saved_module import write_module
+from torchport_runtime.weights import ITEM_BYTES, RawTensor
+
+WEIGHT_DTYPES = {
+    dtype_name(d).upper().replace("B8", "BOOL"): d for d in vars(torch).values() if isinstance(d, torch.dtype)
+}
+_WEIGHT_NAMES = {d: name for name, d in WEIGHT_DTYPES.items() if name in ITEM_BYTES}
+DTYPES = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+if TYPE_CHECKING:
+    # A lowered module saves itself with this module, which therefore only names its type.
+    from torchport.aot.lowered_module import LoweredModule
+
+_SAVED_KINDS = "numbers, texts, lists and dicts are saved"
+
+
+def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
+    """Writes a lowered module to a file, whole or not at all.
+
+    Raises:
+        SavedFileError: the file cannot be written, or something of the module has no form in a file; all is listed.
+    """
+    wrong: list[str] = []
+    graphs: dict[str, str] = {}
+    payloads: dict[str, bytes | memoryview] = {}
+    methods = {}
+    for name, method in module._methods.items():
+        methods[name] = _method_to_file(method, module.fallback, graphs, payloads, wrong)
+    weights, tensors = _weights_to_file(module, wrong)
+    attributes = {}
+    for name, value in module.own_attributes().items():
+        if not _is_json(value):
+            wrong.append(f"the attribute {name!r} is a {type(value).__name__}; {_SAVED_KINDS}")
+        attributes[name] = value
+    if wrong:
+        raise SavedFileError("\n  ".join([f"cannot save {os.fspath(path)}:", *wrong]))
+    manifest = saved.Manifest(
+        module.backend, {"torch": torch.__version__}, "any", module.fallback, methods, weights, attributes
+    )
+    write_module(path, manifest, graphs, tensors, payloads)
+
+
+def _method_to_file(
+    method: Method, fallback: str, graphs: dict[str, str], payloads: dict[str, Any], wrong: list[str]
+) -> saved.Method:
+    graphs[f"graphs/{method.name}.txt"] = str(method.graph)
+    partitions = {}
+    for name, part in method.parts.items():
+        graph = ""
+        if fallback == "interpreter" and part.graph is not None:
+            graph = f"graphs/{method.name}.{name}.txt"
+            graphs[graph] = str(part.graph)
+        payload = f"payloads/{method.name}.{name}"
+        payloads[payload] = part.payload
+        partitions[name] = saved.Partition(part.backend, payload, graph, part.node_count)
+    for what, value in (("options", method.options), *((f"input {i}", c.value) for i, c in _constants(method.inputs))):
+        if not _is_json(value):
+            wrong.append(f"{method.name}: {what} is a {type(value).__name__}; {_SAVED_KINDS}")
+    return saved.Method(
+        f"graphs/{method.name}.txt",
+        partitions,
+        tuple(method.arguments),
+        tuple(method.results),
+        tuple(_number_to_file(n.numbers[i]) for n, i in method.graph.numbers),
+        tuple(map(_input_to_file, method.inputs)),
+        tuple(map(_output_to_file, method.outputs)),
+        {n: saved.Symbol(s.leaf, s.dim, s.low, s.high) for n, s in method.symbols.items()},
+        tree_of_spec(method.in_spec),
+        tree_of_spec(method.out_spec),
+        tuple(map(_parameter_to_file, method.parameters)),
+        method.training,
+        None if method.options is None else dict(method.options),
+    )
+
+
+def _constants(slots: list[Any]) -> list[tuple[int, Constant]]:
+    return [(i, s) for i, s in enumerate(slots) if isinstance(s, Constant)]
+
+
+def _is_json(value: Any) -> bool:
+    plain = dict(value) if isinstance(value, Mapping) else value
+    try:
+        return bool(json.loads(json.dumps(plain, allow_nan=False)) == plain)
+    except (TypeError, ValueError):
+        return False
+
+
+def _number_to_file(value: Any) -> Any:
+    if isinstance(value, SizeExpression):
+        return value.text
+    return {"real": value.real, "imag": value.imag} if isinstance(value, complex) else value
+
+
+def _input_to_file(wanted: Any) -> saved.Slot:
+    if isinstance(wanted, Constant):
+        return saved.Slot("constant", value=wanted.value)
+    kind, sizes = wanted
+    if kind == "int":
+        return saved.Slot("int", value=sizes)
+    return saved.Slot("tensor", dtype_name(kind), tuple(sizes))
+
+
+def _output_to_file(output: Any) -> saved.Slot:
+    if output is None:
+        return saved.Slot("tensor")
+    if isinstance(output, SizeExpression):
+        return saved.Slot("size", value=output.text)
+    return saved.Slot("constant", value=output.value)
+
+
+def _parameter_to_file(parameter: inspect.Parameter) -> saved.Parameter:
+    has_default = parameter.default is not inspect.Parameter.empty
+    default = parameter.default if has_default and _is_json(parameter.default) else None
+    return saved.Parameter(parameter.name, parameter.kind.name, has_default, default)
+
+
+def _weights_to_file(module: LoweredModule, wrong: list[str]) -> tuple[dict[str, saved.Weight], dict[str, RawTensor]]:
+    state = {which for m in module._methods.values() for kind, which in m.results if kind == "state"}
+    weights: dict[str, saved.Weight] = {}
+    tensors: dict[str, RawTensor] = {}
+    first: dict[int, str] = {}
+    for name, tensor in module._weights.items():
+        shares = first.setdefault(id(tensor), name)
+        weights[name] = saved.Weight("" if shares == name else shares, name in state, isinstance(tensor, nn.Parameter))
+        if shares != name:
+            continue
+        dtype = _WEIGHT_NAMES.get(tensor.dtype)
+        if dtype is None:
+            wrong.append(f"the weight {name!r} is of {tensor.dtype}, which the file has no form for")
+            continue
+        flat = tensor.detach().contiguous().reshape(-1)
+        content: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
+        data = memoryview(content)
+        tensors[name] = RawTensor(dtype, tuple(tensor.shape), data)
+    return weights, tensors
