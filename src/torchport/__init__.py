@@ -15,7 +15,13 @@ a graph, and compiled and executed by the active backend at a barrier, or when a
 The names below are the public ones.
 """
 
+from importlib import import_module
+
 from torchport import backends, debug, errors, metrics
+from torchport.aot.compile_spec import CompileSpec
+from torchport.aot.function import Function, GraphFunction, as_graph_function, try_as_graph_function
+from torchport.aot.lowered_module import LoweredModule
+from torchport.aot.restoring import load
 from torchport.backend import (
     Availability,
     BackendData,
@@ -30,6 +36,7 @@ from torchport.backend import (
     LoweringContext,
     Node,
     NullBackend,
+    PyTorchBackendInterface,
     RecordingBackend,
     Shape,
     Support,
@@ -46,14 +53,22 @@ from torchport.errors import (
     BackendError,
     BackendNotAvailableError,
     BackendRegistrationError,
+    CaptureError,
+    CompileSpecError,
+    DamagedFileError,
     DeviceUnavailableError,
     ExecutionError,
+    FormatVersionError,
+    InvalidArgumentError,
     IRSyntaxError,
     NoActiveBackendError,
+    SavedFileError,
     SettingError,
     StrictModeError,
+    TargetMismatchError,
     TorchportError,
     UnknownBackendError,
+    UnsupportedNodesError,
     UnsupportedOperationError,
 )
 from torchport.lazy.eager import executed_fallback_ops
@@ -72,6 +87,14 @@ mark_step = sync
 
 _set_up()
 
+
+def __getattr__(name: str) -> object:
+    """``to_backend``, at its first use: what torch.export imports takes longer than all of torchport."""
+    if name == "to_backend":
+        return import_module("torchport.aot.to_backend").to_backend
+    raise AttributeError(f"module 'torchport' has no attribute {name!r}")
+
+
 __all__ = [
     "Availability",
     "BackendData",
@@ -83,26 +106,40 @@ __all__ = [
     "BackendRegistrar",
     "BackendRegistrationError",
     "Capabilities",
+    "CaptureError",
+    "CompileSpec",
+    "CompileSpecError",
     "Computation",
+    "DamagedFileError",
     "DeviceUnavailableError",
     "ExecutionError",
+    "FormatVersionError",
+    "Function",
+    "GraphFunction",
     "IRSyntaxError",
+    "InvalidArgumentError",
     "IrBuilder",
     "LazyTensor",
+    "LoweredModule",
     "LoweringContext",
     "NoActiveBackendError",
     "Node",
     "NullBackend",
+    "PyTorchBackendInterface",
     "RecordingBackend",
+    "SavedFileError",
     "SettingError",
     "Shape",
     "StrictModeError",
     "Support",
     "SyncCause",
+    "TargetMismatchError",
     "TorchportError",
     "UnknownBackendError",
+    "UnsupportedNodesError",
     "UnsupportedOperationError",
     "Value",
+    "as_graph_function",
     "backends",
     "debug",
     "errors",
@@ -112,6 +149,7 @@ __all__ = [
     "get_ir_builder",
     "has_backend",
     "lazy_mode",
+    "load",
     "manual_seed",
     "mark_step",
     "metrics",
@@ -119,6 +157,8 @@ __all__ = [
     "set_strict",
     "settings",
     "sync",
+    "to_backend",
+    "try_as_graph_function",
     "use",
     "wait_device_ops",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchport.aot.capture import Constant
+from torchport.aot.captured import Constant
 from torchport.aot.method import Method
 from torchport.errors import InvalidArgumentError
 from torchport.ir.shape import dtype_name

@@ -8,7 +8,6 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,74 +18,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
+from torchport.aot.captured import Capture, Constant, Symbol
 from torchport.aot.compile_spec import CompileSpec
 from torchport.errors import CaptureError
 from torchport.ir.fx_import import import_fx
-from torchport.ir.graph import Graph
-from torchport.ir.node import Node
 from torchport.ir.size_expression import SizeExpression, expression_text
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A size that may vary: that of one dimension of one input.
-
-    Attributes:
-        leaf: which of the flat inputs.
-        dim: which of its dimensions; ``None`` where the input is a whole number itself.
-        low, high: the range that the capture allows; ``None`` for no upper end.
-    """
-
-    leaf: int
-    dim: int | None
-    low: int
-    high: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A leaf of the inputs or outputs that is no tensor: the value that it had at the capture."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """A method as a graph.
-
-    Attributes:
-        name: the method's.
-        graph: parameters are the tensors among ``arguments``, in order; then numbers.
-        arguments: for each parameter of the graph, ``("user", leaf)`` or ``("weight", name)``.
-        results: for each result of the graph ``("user", leaf)``, ``("state", weight's name)`` or ``("input", leaf)``
-            for an input that the method writes to.
-        inputs: for each flat input its dtype and sizes (a text for a symbol), or the constant that it has to be.
-        outputs: for each flat output ``None`` for a tensor, an expression, or the constant that it is.
-        symbols: by name.
-        in_spec, out_spec: how inputs ``(args, kwargs)`` and outputs are nested.
-        parameters: of the method's signature.
-        weights: every weight and state, by name in the module.
-        state: the names of those that the method changes.
-        training: whether the module was in training mode.
-        program, made: what it was captured as, and the node of the graph that each of its nodes became.
-    """
-
-    name: str
-    graph: Graph
-    arguments: list[tuple[str, Any]]
-    results: list[tuple[str, Any]]
-    inputs: list[Any]
-    outputs: list[Any]
-    symbols: dict[str, Symbol]
-    in_spec: pytree.TreeSpec
-    out_spec: pytree.TreeSpec
-    parameters: list[inspect.Parameter]
-    weights: dict[str, torch.Tensor]
-    state: frozenset[str]
-    training: bool
-    program: ExportedProgram
-    made: dict[fx.Node, Node]
-
 
 Capturable = nn.Module | ExportedProgram | str | Path
 

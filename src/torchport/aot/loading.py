@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torchport.aot.execution import Call, Fallback, delegated, falling_back, unavailable, with_fallback
 from torchport.backend.delegate import PyTorchBackendInterface, availability_of
 from torchport.backend.delegates import find_delegate
-from torchport.errors import BackendNotAvailableError
+from torchport.errors import BackendNotAvailableError, UnknownBackendError
 from torchport.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class PartToLoad:
+    """A part to be compiled where it is to run.
+
+    Attributes:
+        payload: what the backend made of its graph.
+        options: what the backend was told.
+        result_count: how many results it has.
+        graph: what the interpreter runs in the backend's place; ``None`` where that is an error.
+    """
+
+    payload: bytes | memoryview
+    options: Any
+    result_count: int
+    graph: Graph | None
 
 
 class LoadedParts:
@@ -17,64 +35,64 @@ class LoadedParts:
 
     Args:
         backend: the backend's name.
-        parts: name → payload and options.
-        can_fall_back: whether a part without a handle may run elsewhere.
-        require: whether a missing backend is an error now.
+        parts: the parts.
+        require: whether a part that cannot run is an error now, not when it is called.
+        remedy: what to do about it, for that error.
 
     Raises:
-        BackendNotAvailableError: the backend is missing and ``require`` is set, or it is there and cannot load a part;
-            neither when parts can fall back.
+        UnknownBackendError, BackendNotAvailableError: the backend is missing and ``require`` is set, or it is there and
+            cannot load a part; neither for parts that have a graph.
     """
 
-    def __init__(self, backend: str, parts: Mapping[str, tuple[Any, Any]], can_fall_back: bool, require: bool) -> None:
+    def __init__(self, backend: str, parts: Mapping[str, PartToLoad], require: bool, remedy: str = "") -> None:
         self.backend = backend
-        self.names = list(parts)
+        self._parts = parts
         self._handles: dict[str, Any] = {}
+        self._reasons: dict[str, str] = {}
         self._instance: PyTorchBackendInterface | None = None
-        reason = ""
+        cannot_fall = [name for name, part in parts.items() if part.graph is None]
         try:
-            self._instance = find_delegate(backend).instance
-            answer = availability_of(backend, self._instance)
-            reason = "" if answer else answer.reason
-        except BackendNotAvailableError as error:
-            reason = error.reason
-        self._reasons = dict.fromkeys(parts, reason)
-        if reason:
-            if require and not can_fall_back:
-                raise BackendNotAvailableError(backend, reason)
+            instance = find_delegate(backend).instance
+            answer = availability_of(backend, instance)
+            if not answer:
+                raise BackendNotAvailableError(backend, answer.reason)
+        except (UnknownBackendError, BackendNotAvailableError) as error:
+            if require and cannot_fall:
+                if remedy and isinstance(error, BackendNotAvailableError):
+                    raise BackendNotAvailableError(backend, f"{error.reason}; {remedy}") from error
+                raise
+            reason = error.reason if isinstance(error, BackendNotAvailableError) else str(error)
+            self._reasons = dict.fromkeys(parts, reason)
             return
-        assert self._instance is not None
+        self._instance = instance
         try:
-            payloads = {name: payload for name, (payload, _) in parts.items()}
-            self._handles = dict(self._instance.compile(payloads, {name: o for name, (_, o) in parts.items()}))
+            self._handles = dict(
+                instance.compile({n: p.payload for n, p in parts.items()}, {n: p.options for n, p in parts.items()})
+            )
         except Exception as error:
-            if not can_fall_back:
+            if len(cannot_fall) == len(parts):
                 raise BackendNotAvailableError(backend, _reason(error)) from error
-            self._compile_alone(self._instance, parts)
+            self._compile_alone(instance)
 
-    def _compile_alone(self, instance: PyTorchBackendInterface, parts: Mapping[str, tuple[Any, Any]]) -> None:
+    def _compile_alone(self, instance: PyTorchBackendInterface) -> None:
         """Each part by itself, so that one that cannot be loaded takes no other with it."""
-        for name, (payload, options) in parts.items():
+        for name, part in self._parts.items():
             try:
-                self._handles[name] = instance.compile({name: payload}, {name: options})[name]
-            except Exception as error:  # noqa: BLE001 - whatever a backend raises is the reason
+                self._handles[name] = instance.compile({name: part.payload}, {name: part.options})[name]
+            except Exception as error:
+                if part.graph is None:
+                    raise BackendNotAvailableError(self.backend, _reason(error)) from error
                 self._reasons[name] = _reason(error)
 
-    def call(self, name: str, result_count: int, graph: Graph | None, log: list[Fallback]) -> Call:
-        """How a part is called.
-
-        Args:
-            name: the part's whole name.
-            result_count: how many results it has.
-            graph: what the interpreter runs in the backend's place; ``None`` where that is an error.
-            log: where fallbacks are noted.
-        """
+    def call(self, name: str, log: list[Fallback]) -> Call:
+        """How a part is called; fallbacks are noted in ``log``."""
+        part = self._parts[name]
         label = f"{self.backend} {name}"
         if name in self._handles and self._instance is not None:
-            call = delegated(label, self._instance, self._handles[name], result_count)
-            return call if graph is None else with_fallback(label, call, graph, log)
-        if graph is not None:
-            return falling_back(label, self._reasons[name], graph, log)
+            call = delegated(label, self._instance, self._handles[name], part.result_count)
+            return call if part.graph is None else with_fallback(label, call, part.graph, log)
+        if part.graph is not None:
+            return falling_back(label, self._reasons[name], part.graph, log)
         return unavailable(name, self.backend, self._reasons[name])
 
 

@@ -16,8 +16,8 @@ from torchport.aot.arguments import Arguments, Results, number_expressions
 from torchport.aot.execution import Call, Fallback, MethodProgram
 from torchport.aot.explanation import explain_module
 from torchport.aot.function import GraphFunction
-from torchport.aot.loading import LoadedParts
-from torchport.aot.method import Method, Part
+from torchport.aot.loading import LoadedParts, PartToLoad
+from torchport.aot.method import Method
 from torchport.aot.nesting import Inner, call_inner, register_inner
 from torchport.aot.saving import save
 from torchport.ir.call import PARTITION
@@ -95,26 +95,23 @@ class LoweredModule(nn.Module):
 
     def _part_calls(self, require: bool) -> dict[str, dict[str, Call]]:
         """How each part of each method is called, by the rules of availability."""
-        calls: dict[str, dict[str, Call]] = {m: {} for m in self._methods}
-        for backend in sorted({p.backend for m in self._methods.values() for p in m.parts.values()}):
-            loaded = LoadedParts(backend, self._parts_of(backend), self.fallback == "interpreter", require)
-            for (method, name, part, count), full in zip(self._places(backend), loaded.names, strict=True):
-                graph = part.graph if self.fallback == "interpreter" else None
-                calls[method][name] = loaded.call(full, count, graph, self._fallbacks)
-        return calls
-
-    def _places(self, backend: str) -> list[tuple[str, str, Part, int]]:
-        """Each part of a backend: its method, its name, itself, and how many results it has."""
-        return [
-            (method.name, name, method.parts[name], len(node.outputs))
+        parts: dict[str, dict[str, PartToLoad]] = {}
+        for method in self._methods.values():
+            for node in method.graph.nodes:
+                if node.op is PARTITION:
+                    part = method.parts[node.call.args[0]]
+                    graph = part.graph if self.fallback == "interpreter" else None
+                    to_load = PartToLoad(part.payload, method.options, len(node.outputs), graph)
+                    parts.setdefault(part.backend, {})[f"{method.name}.{node.call.args[0]}"] = to_load
+        remedy = "its graph was not saved: lower it with fallback='interpreter'" if self.fallback != "error" else ""
+        loaded = {backend: LoadedParts(backend, own, require, remedy) for backend, own in parts.items()}
+        return {
+            method.name: {
+                name: loaded[part.backend].call(f"{method.name}.{name}", self._fallbacks)
+                for name, part in method.parts.items()
+            }
             for method in self._methods.values()
-            for node in method.graph.nodes
-            if node.op is PARTITION and method.parts[name := node.call.args[0]].backend == backend
-        ]
-
-    def _parts_of(self, backend: str) -> dict[str, tuple[Any, Any]]:
-        """Payload and options of each part of a backend, by the part's whole name."""
-        return {f"{m}.{n}": (part.payload, self._methods[m].options) for m, n, part, _ in self._places(backend)}
+        }
 
 
 class _Runner:

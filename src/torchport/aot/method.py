@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from torchport.aot.capture import Capture, Symbol
+from torchport.aot.captured import Capture, Symbol
 from torchport.aot.nesting import opened
-from torchport.aot.partitioning import Plan, Refusal
+from torchport.aot.plan import Plan, Refusal
 from torchport.ir.graph import Graph
 
 

@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from torchport.aot.capture import Capture
+from torchport.aot.captured import Capture
 from torchport.aot.nesting import is_lowered_call
+from torchport.aot.plan import Plan, Refusal
 from torchport.backend import Support
 from torchport.errors import UnsupportedNodesError
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.ir.partition import cut
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A node that the backend does not run."""
-
-    node: Node
-    reason: str
-
-    def __str__(self) -> str:
-        where = f" at {self.node.location}" if self.node.location is not None else ""
-        return f"{self.node.call.name}{where}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A method, cut.
-
-    Attributes:
-        graph: what is called in order; parts are ``port.partition`` nodes, the interpreter runs the others.
-        parts: the graphs of the parts by name.
-        refusals: the nodes that the backend refused.
-    """
-
-    graph: Graph
-    parts: dict[str, Graph]
-    refusals: list[Refusal]
 
 
 def plan_method(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchport_runtime.manifest as saved
-from torchport.aot.capture import Constant, Symbol
+from torchport.aot.captured import Constant, Symbol
 from torchport.aot.lowered_module import FALLBACKS, LoweredModule
 from torchport.aot.method import Method, Part
 from torchport.aot.saving import DTYPES, WEIGHT_DTYPES

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchport_runtime.manifest as saved
-from torchport.aot.capture import Constant
+from torchport.aot.captured import Constant
 from torchport.aot.method import Method
 from torchport.aot.tree_specs import tree_of_spec
 from torchport.errors import SavedFileError

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from torchport.aot.capture import Capture, capture_all
+from torchport.aot.capture import capture_all
+from torchport.aot.captured import Capture
 from torchport.aot.compile_spec import CompileSpec, check_compile_specs, check_submodules
 from torchport.aot.lowered_module import FALLBACKS, LoweredModule
 from torchport.aot.method import method_of

@@ -12,6 +12,9 @@ from torchport.backend.capabilities import Support
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 
+Payload = bytes | memoryview
+"""What a backend made of a graph: bytes of its own, or where a file is mapped."""
+
 
 @dataclass(frozen=True, slots=True)
 class DelegatedModule:
@@ -59,7 +62,7 @@ class PyTorchBackendInterface(ABC):
         return {name: str(graph).encode() for name, graph in module.graphs.items()}
 
     @abstractmethod
-    def compile(self, processed: Mapping[str, bytes], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+    def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
         """A handle for each graph. Where everything was done ahead, this only loads it.
 
         Raises:

@@ -13,7 +13,7 @@ import torch
 from torchport.backend.capabilities import Capabilities
 from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
-from torchport.backend.delegate import PyTorchBackendInterface
+from torchport.backend.delegate import Payload, PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.ir.parser import parse_graph
@@ -40,7 +40,7 @@ _HANDLE = NullHandle()
 class NullDelegate(PyTorchBackendInterface):
     """Runs nothing: its results are zeros of the graph's shapes."""
 
-    def compile(self, processed: Mapping[str, bytes], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+    def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
         """The results' shapes."""
         return {name: [v.shape for v in parse_graph(bytes(t).decode()).results] for name, t in processed.items()}
 

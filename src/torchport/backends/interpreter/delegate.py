@@ -11,7 +11,7 @@ from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Support
 from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
-from torchport.backend.delegate import PyTorchBackendInterface
+from torchport.backend.delegate import Payload, PyTorchBackendInterface
 from torchport.backends.interpreter.transfer import scalar_shape
 from torchport.ir.node import Node
 from torchport.ir.parser import parse_graph
@@ -40,7 +40,7 @@ class InterpreterDelegate(PyTorchBackendInterface):
         """What the backend says."""
         return self._backend.supports(node)
 
-    def compile(self, processed: Mapping[str, bytes], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+    def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
         """Compiled computations."""
         device = self._backend.get_backend_device(torch.device("cpu"))
         lowered = [Computation(name, parse_graph(bytes(t).decode()), [device]) for name, t in processed.items()]
