@@ -19,7 +19,7 @@ from torchport.ir.inference import DynamicOutput, infer
 from torchport.ir.node import Node
 from torchport.lazy import active
 from torchport.lazy.reading import write_unwritten
-from torchport.lazy.schema import Kind, Operator
+from torchport.lazy.schema import Kind, Operator, undefaulted
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import cut
 from torchport.lazy.tensor import dense_shape, lazy_tensor_of
@@ -302,6 +302,8 @@ def build_entry(
         kind = info.keyword_kinds[name]
         if name not in skip and kind not in (IGNORED, GENERATOR) and kwargs[name] is not None:
             keywords[name] = template(kind, kwargs[name])
+    for name in undefaulted(op):
+        keywords.setdefault(name)
     if keywords.get("layout") is torch.strided:
         del keywords["layout"]
     assert counts == [len(operands), len(numbers)], f"{op}: the arguments were sorted in two ways"
@@ -311,7 +313,7 @@ def build_entry(
         outputs = infer(op, positional, keywords, inputs, numbers)
     except DynamicOutput as reason:
         outputs, dynamic = reason.outputs, True
-    call = Call(op, positional, tuple(keywords.items()), inputs, outputs)
+    call = Call(op, positional, tuple(sorted(keywords.items())), inputs, outputs)
     support = active.backend().supports(Node(call, tuple(operands), tuple(numbers)))
     refusal = "" if support else support.reason or "the backend does not support it"
     if call.is_random and not active.backend().capabilities.random:

@@ -137,6 +137,9 @@ _EXPLICIT_KERNELS = {**SPECIAL_KERNELS, **RECURRENT_KERNELS, "linear_backward": 
 # Composite operators that are traced whole, because a gradient formula for them as a whole exists.
 WHOLE_OPERATORS = ("linear",)
 
+# Operators without a gradient formula that PyTorch takes apart on other devices than its own, in another rounding.
+_KERNEL_ON_CPU = ("mish_backward", "native_channel_shuffle")
+
 _kernels: dict[OpOverload, Callable[..., Any]] = {}
 _libraries: list[torch.library.Library] = []
 
@@ -198,7 +201,7 @@ def register_kernels() -> None:
     """Registers all kernels for the device's dispatch key."""
     library = torch.library.Library("aten", "IMPL")
     implement = library.m.impl  # type: ignore[union-attr]  # Library.impl costs as much again in bookkeeping
-    for name in composite_operators():
+    for name in (*composite_operators(), *_KERNEL_ON_CPU):
         implement(name, "PrivateUse1", _deferred_kernel(name), False)
     for name, kernel in _EXPLICIT_KERNELS.items():
         implement(name, "PrivateUse1", kernel, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -116,6 +117,19 @@ def argument_kind(op: OpOverload, argument: Any) -> int:
     if bare == "List[number]":
         return Kind.NUMBERS
     return Kind.CONSTANT
+
+
+@lru_cache(maxsize=None)
+def undefaulted(op: OpOverload) -> tuple[str, ...]:
+    """Keyword arguments that have no default but may be ``None``: then a kernel is not given them, and must fill in."""
+    return tuple(
+        a.name
+        for a in op._schema.arguments
+        if a.kwarg_only
+        and not a.has_default_value()
+        and isinstance(a.type, torch.OptionalType)
+        and argument_kind(op, a) is Kind.CONSTANT
+    )
 
 
 def _returns(op: OpOverload) -> tuple[str, ...]:

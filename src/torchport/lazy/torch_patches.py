@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.utils.dlpack
+from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchport.config import settings
@@ -265,6 +266,21 @@ def _patch_forward_ad() -> None:
     forward_ad.enter_dual_level, forward_ad.exit_dual_level = enter_dual_level, exit_dual_level
 
 
+def _patch_linear_cross_entropy() -> None:
+    """``LinearCrossEntropyOptions``: what it leaves open is chosen by the device's name, from a table of CPU and CUDA.
+
+    The CPU's choice is taken, as for anything else on this device.
+    """
+    original = LinearCrossEntropyOptions._adjust
+
+    def _adjust(self: Any, *sizes: Any, dtype: torch.dtype, device: torch.device | None = None) -> Any:
+        if device is not None and device.type == active.device_type:
+            device = torch.device("cpu")
+        return original(self, *sizes, dtype=dtype, device=device)
+
+    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign]
+
+
 _hook_errors = threading.local()
 
 
@@ -326,4 +342,5 @@ def install() -> None:
     _patch_pinning()
     _patch_hooks()
     _patch_forward_ad()
+    _patch_linear_cross_entropy()
     register_optimizer_step_post_hook(_after_optimizer_step)
