@@ -131,12 +131,9 @@ def _run(
     else:
         tensors = []
         for s in inputs:
-            # Benign values: an identity where there are matrices of floats, else ones.
-            is_matrix = len(s.sizes) >= 2 and (s.dtype.is_floating_point or s.dtype.is_complex)
-            storage = torch.full((s.storage_numel,), int(benign and not is_matrix), dtype=s.dtype)
-            tensor = storage.as_strided(s.sizes, s.strides)
-            if benign and is_matrix:
-                tensor.diagonal(dim1=-2, dim2=-1).fill_(1)
+            tensor = torch.zeros(s.storage_numel, dtype=s.dtype).as_strided(s.sizes, s.strides)
+            if benign:
+                fill_benignly(tensor)
             tensors.append(tensor)
 
     positional = [fill_template(a, tensors, numbers) for a in args]
@@ -153,6 +150,12 @@ def _run(
         else:
             result = op(*positional, **keywords)
     return tuple(shape_of(t) if isinstance(t, torch.Tensor) else None for t in flatten_result(result))
+
+
+def fill_benignly(tensor: torch.Tensor) -> None:
+    """Gives zeros values that most operators take: an identity where there are matrices of floats, else ones."""
+    is_matrix = tensor.dim() >= 2 and (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    (tensor.diagonal(dim1=-2, dim2=-1) if is_matrix else tensor).fill_(1)
 
 
 def shape_of(tensor: torch.Tensor) -> Shape:

@@ -22,7 +22,7 @@ from torchport.lazy.reading import write_unwritten
 from torchport.lazy.schema import Kind, Operator, undefaulted
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import cut
-from torchport.lazy.tensor import dense_shape, lazy_tensor_of
+from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of
 from torchport.lazy.views import Layout, plan_view
 
 CONSTANT, TENSOR, TENSORS, NUMBER, NUMBERS = Kind.CONSTANT, Kind.TENSOR, Kind.TENSORS, Kind.NUMBER, Kind.NUMBERS
@@ -37,18 +37,24 @@ class Entry:
 
     Attributes:
         call: the interned call; ``None`` when its output sizes depend on values.
-        results: the dense shapes of the new tensors that it makes, one per output.
+        results: the shapes of the new tensors that it makes, one per output.
+        bits: the bits that eager leaves set on the results; ``None`` where it leaves none.
+        plain: whether the results are dense and without bits, as nearly all are.
         refusal: why the backend does not run it; empty when it does.
         dynamic: the shapes of its outputs when their sizes depend on values.
+        left: how eager leaves the tensors given as ``out=``, by name.
     """
 
-    __slots__ = ("call", "dynamic", "refusal", "results", "uses")
+    __slots__ = ("bits", "call", "dynamic", "left", "plain", "refusal", "results")
 
     def __init__(self, call: Call, refusal: str, dynamic: bool) -> None:
         self.call = call
-        self.results = tuple(None if s is None else dense_shape(s) for s in call.outputs)
+        self.results = call.outputs
+        self.plain = all(s is None or is_dense(s) for s in call.outputs)
+        self.bits: tuple[tuple[bool, bool], ...] | None = None
         self.refusal = refusal
         self.dynamic = dynamic
+        self.left: dict[str, Any] = {}
 
 
 Arguments = tuple[list[Any], list[Value], list[Any], list[Shape]]
@@ -170,6 +176,8 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
                         value = lazy.value
                     else:
                         value, shape = read(a)
+                        if a.is_conj() or a.is_neg():
+                            key.append((a.is_conj(), a.is_neg()))
                 operands.append(value)
                 shapes.append(shape)
                 key.append(shape)
@@ -229,6 +237,8 @@ def _collect(
         operands.append(value)
         shapes.append(shape)
         key.append(shape)
+        if a.is_conj() or a.is_neg():
+            key.append((a.is_conj(), a.is_neg()))
     elif kind == CONSTANT:
         key.append(_static(a))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -119,7 +119,7 @@ def argument_kind(op: OpOverload, argument: Any) -> int:
     return Kind.CONSTANT
 
 
-@lru_cache(maxsize=None)
+@cache
 def undefaulted(op: OpOverload) -> tuple[str, ...]:
     """Keyword arguments that have no default but may be ``None``: then a kernel is not given them, and must fill in."""
     return tuple(

@@ -230,7 +230,7 @@ def register_sparse(overload: Callable[[str], Any]) -> list[torch.library.Librar
     libraries = [dense]
     for family in (COO, COMPRESSED):
         library = torch.library.Library("aten", "IMPL")
-        # What has a kernel for sparse tensors on the CPU; composite kernels, made for dense ones, would come first else.
+        # All that have one on the CPU; composite kernels, made for dense tensors, would come first else.
         for full_name in torch._C._dispatch_get_registrations_for_dispatch_key(family.cpu_key):
             name = full_name.removeprefix("aten::")
             if full_name.startswith("aten::"):

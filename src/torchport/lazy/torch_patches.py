@@ -273,12 +273,14 @@ def _patch_linear_cross_entropy() -> None:
     """
     original = LinearCrossEntropyOptions._adjust
 
-    def _adjust(self: Any, *sizes: Any, dtype: torch.dtype, device: torch.device | None = None) -> Any:
+    def _adjust(
+        self: Any, num_batches: Any, in_features: Any, num_classes: Any, dtype: Any, device: torch.device | None = None
+    ) -> Any:
         if device is not None and device.type == active.device_type:
             device = torch.device("cpu")
-        return original(self, *sizes, dtype=dtype, device=device)
+        return original(self, num_batches, in_features, num_classes, dtype, device)
 
-    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign]
+    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign, assignment]
 
 
 _hook_errors = threading.local()
