@@ -81,8 +81,13 @@ def read_view(lazy: LazyTensor, layout: Layout) -> tuple[Value, Shape]:
     return found
 
 
-def read(tensor: torch.Tensor) -> tuple[Value, Shape]:
-    """The current value of a tensor on the device, and its shape as the tensor has it."""
+def read(tensor: torch.Tensor, as_operand: bool = False) -> tuple[Value, Shape]:
+    """The current value of a tensor on the device, and its shape as the tensor has it.
+
+    Args:
+        tensor: the tensor.
+        as_operand: the value goes to an operator and nowhere else, so that a conjugation may be left to that.
+    """
     lazy: LazyTensor = tensor.untyped_storage()._torchport  # type: ignore[attr-defined]
     shape = lazy.shape
     if (
@@ -97,7 +102,7 @@ def read(tensor: torch.Tensor) -> tuple[Value, Shape]:
     else:
         value, shape = read_view(lazy, layout_of(tensor))
     if tensor.is_conj() or tensor.is_neg():
-        value = with_bits(tensor, value)
+        value = with_bits(tensor, value, as_operand)
     return value, shape
 
 
@@ -106,9 +111,14 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     return (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
 
-def with_bits(tensor: torch.Tensor, value: Value) -> Value:
-    """The value conjugated and negated as the tensor's bits say; PyTorch leaves them set for some operators."""
-    for is_set, op in ((tensor.is_conj(), aten.conj_physical.default), (tensor.is_neg(), aten.neg.default)):
+def with_bits(tensor: torch.Tensor, value: Value, as_operand: bool = False) -> Value:
+    """The value conjugated and negated as the tensor's bits say; PyTorch leaves them set for some operators.
+
+    Those have kernels (of matrix products, for example) that take such an operand as it is. For them it is a view, and
+    eager's rounding is theirs.
+    """
+    conjugate, negate = (aten._conj, aten._neg_view) if as_operand else (aten.conj_physical, aten.neg)
+    for is_set, op in ((tensor.is_conj(), conjugate.default), (tensor.is_neg(), negate.default)):
         if is_set:
             shape = value.shape
             args = (operand(0),)
@@ -175,7 +185,7 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
                     ):
                         value = lazy.value
                     else:
-                        value, shape = read(a)
+                        value, shape = read(a, as_operand=True)
                         if a.is_conj() or a.is_neg():
                             key.append((a.is_conj(), a.is_neg()))
                 operands.append(value)
@@ -231,7 +241,7 @@ def _collect(
             key.append(None)
             return
         try:
-            value, shape = read(a)
+            value, shape = read(a, as_operand=True)
         except (AttributeError, NotImplementedError):
             value, shape = _foreign(info, a, not operands)
         operands.append(value)

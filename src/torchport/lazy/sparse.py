@@ -194,7 +194,7 @@ def _write_back(given: torch.Tensor, moved: torch.Tensor) -> None:
         given.copy_(moved.detach())
     else:
         new = to_device(moved.detach())
-        given.resize_as_sparse_(new).copy_(new)  # type: ignore[arg-type]  # no stub for it
+        given.resize_as_sparse_(new).copy_(new)
 
 
 def _add_out(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor) -> torch.Tensor:

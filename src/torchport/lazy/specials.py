@@ -16,6 +16,7 @@ from torchport import metrics
 from torchport.backend import Shape, Value
 from torchport.ir.call import Call, number, operand
 from torchport.lazy import active
+from torchport.lazy.attention import fused_sdp_choice
 from torchport.lazy.reading import host_tensor
 from torchport.lazy.recording import cut_if_due, read, upload, with_bits, write
 from torchport.lazy.source import user_location
@@ -35,6 +36,7 @@ METADATA_OPERATORS = (
     "set_.source_Storage_storage_offset",
     "set_.source_Storage",
     "set_.source_Tensor",
+    "is_set_to",
 )
 
 
@@ -357,11 +359,6 @@ def native_batch_norm_out(
     for target, result in zip(targets, native_batch_norm(*args), strict=True):
         copy_(resize_output_(target, result.shape, target.device), result)
     return targets
-
-
-def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
-    """``aten::_fused_sdp_choice``: attention is traced as the matrix products that it consists of (SDPBackend.MATH)."""
-    return 0
 
 
 def record_stream(self: torch.Tensor, s: torch.Stream) -> None:

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
-from torchport.lazy.registration import trace_whole
+from torchport.lazy.registration import differentiate_twice, trace_whole
 from torchport.lazy.sync import sync as barrier
 
 
@@ -186,6 +186,8 @@ def _patch_backward() -> None:
                 break
         else:
             return original(t_outputs, *args, **kwargs)
+        if args[2]:  # create_graph
+            differentiate_twice()
         # What torch.autograd.set_multithreading_enabled does, without its 10 µs.
         before = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
@@ -271,7 +273,7 @@ def _patch_linear_cross_entropy() -> None:
 
     The CPU's choice is taken, as for anything else on this device.
     """
-    original = LinearCrossEntropyOptions._adjust
+    original: Callable[..., LinearCrossEntropyOptions] = LinearCrossEntropyOptions._adjust
 
     def _adjust(
         self: Any, num_batches: Any, in_features: Any, num_classes: Any, dtype: Any, device: torch.device | None = None
@@ -280,7 +282,7 @@ def _patch_linear_cross_entropy() -> None:
             device = torch.device("cpu")
         return original(self, num_batches, in_features, num_classes, dtype, device)
 
-    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign, assignment]
+    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign]
 
 
 _hook_errors = threading.local()
