@@ -301,6 +301,7 @@ def build_entry(
     """
     _, operands, numbers, shapes = found
     counts = [0, 0]
+    bits: list[tuple[bool, bool]] = []
 
     def template(kind: int, a: Any) -> Any:
         if kind in (TENSORS, NUMBERS):
@@ -313,6 +314,7 @@ def build_entry(
             return number(counts[1] - 1, type(a))
         if kind == TENSOR:
             counts[0] += 1
+            bits.append((a.is_conj(), a.is_neg()) if a.device.type == active.device_type else (False, False))
             return operand(counts[0] - 1)
         return tuple(template(CONSTANT, x) for x in a) if isinstance(a, (list, tuple)) else a
 
@@ -330,7 +332,7 @@ def build_entry(
     inputs = tuple(shapes)
     dynamic = False
     try:
-        outputs = infer(op, positional, keywords, inputs, numbers)
+        outputs = infer(op, positional, keywords, inputs, numbers, tuple(bits))
     except DynamicOutput as reason:
         outputs, dynamic = reason.outputs, True
     call = Call(op, positional, tuple(sorted(keywords.items())), inputs, outputs)
