@@ -108,6 +108,8 @@ def _show_run(run: Run) -> None:
             print(f"  fallback  {result.name}  {result.fallbacks}")
         if result.layout:
             print(f"  layout    {result.name}  {result.layout}")
+        if result.rounding:
+            print(f"  rounding  {result.name}  {result.rounding}")
         if any(not s.same_random for s in result.samples):
             print(f"  random    {result.name}")
     for result in run.verdict.unexpected_passes:

@@ -177,6 +177,12 @@ def render(run: Run) -> str:
     )
     _section(
         lines,
+        "Operators with samples on which the CPU is no nearer to the exact result than the device",
+        ("operator", "root mean square of the error"),
+        [(r.name, r.rounding) for r in run.results if r.rounding],
+    )
+    _section(
+        lines,
         "Random operators that draw other numbers than the CPU",
         ("operator",),
         [(r.name,) for r in run.results if any(not s.same_random for s in r.samples)],
