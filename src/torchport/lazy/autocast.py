@@ -45,6 +45,9 @@ _LOWER_PRECISION = frozenset(
 )
 _PROMOTE = frozenset({"stack", "cat", "index_copy"})
 _KEY = "AutocastPrivateUse1"
+_LSTM = "lstm.input"
+"""On the CPU it becomes one of the operators above, ``mkldnn_rnn_layer``, and cuDNN's, which is cast too; here its cells
+are traced, so it is cast as a whole. With projections the CPU takes it apart before it casts, and so do we."""
 
 
 def _map(args: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -76,7 +79,7 @@ def _kernel(op: Any, name: str) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(key_set):
-            if name in _LOWER_PRECISION:
+            if name in _LOWER_PRECISION or name == _LSTM:
                 dtype = torch.get_autocast_dtype(active.device_type)
             elif name in _PROMOTE:
                 dtype = _widest(args, torch.get_autocast_dtype(active.device_type))
@@ -87,6 +90,16 @@ def _kernel(op: Any, name: str) -> Callable[..., Any]:
                 return tensor.to(dtype)
 
             return op(*_map(args, convert), **{k: _map(v, convert) for k, v in kwargs.items()})
+
+    return kernel
+
+
+def _lstm_kernel(op: Any) -> Callable[..., Any]:
+    cast = _kernel(op, _LSTM)
+
+    def kernel(input: torch.Tensor, states: list[torch.Tensor], *args: Any) -> Any:
+        has_projections = states[0].shape != states[1].shape
+        return op.decompose(input, states, *args) if has_projections else cast(input, states, *args)
 
     return kernel
 
@@ -102,6 +115,7 @@ def register_autocast(overload: Callable[[str], Any]) -> list[torch.library.Libr
         name = full_name.removeprefix("aten::")
         if full_name.startswith("aten::"):
             library.m.impl(name, _KEY, _lazy_kernel(overload, name), False)  # type: ignore[union-attr]
+    library.m.impl(_LSTM, _KEY, _lstm_kernel(overload(_LSTM)), False)  # type: ignore[union-attr]
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(torch.library.fallthrough_kernel, _KEY)
     return [library, rest]

@@ -96,6 +96,19 @@ def test_autocast_casts_a_weight_once_per_region() -> None:
     assert weight.grad.dtype is torch.float32
 
 
+@pytest.mark.parametrize(("projection", "cell"), [(0, torch.bfloat16), (2, torch.float32)])
+def test_autocast_casts_an_lstm_as_a_whole_unless_it_projects(projection: int, cell: torch.dtype) -> None:
+    network = made(lambda: nn.LSTM(4, 3, num_layers=2, proj_size=projection), DEVICE)
+    x = data(DEVICE, 5, 2, 4).requires_grad_()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        output, (hidden_state, cell_state) = network(x)
+    assert (torch.bfloat16, torch.bfloat16, cell) == (output.dtype, hidden_state.dtype, cell_state.dtype)
+    output.float().sum().backward()
+    assert {torch.float32} == {t.grad.dtype for t in (x, *network.parameters())}
+    exact, _ = network(x)
+    torch.testing.assert_close(output.float().cpu(), exact.cpu(), rtol=2e-2, atol=2e-2)
+
+
 def test_autocast_as_a_decorator() -> None:
     @torch.autocast(DEVICE, torch.bfloat16)
     def f(x: torch.Tensor) -> torch.Tensor:
