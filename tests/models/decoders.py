@@ -69,6 +69,8 @@ SUBJECTS = (
         transformers.MixtralForCausalLM,
         transformers.MixtralConfig,
         {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True},
+        # The loss of the routers takes the mask of a whole batch; transformers asks for it while generating too.
+        generates={k: {**v, "output_router_logits": False} for k, v in GENERATION.items()},
     ),
     _decoder(
         "Mamba",

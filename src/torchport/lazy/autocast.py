@@ -63,6 +63,34 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.device.type == active.device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
+_casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+"""Leaves and what they were cast to in this region, by the leaf's id."""
+
+
+def forget_casts() -> None:
+    """Lets go of the casts of weights; PyTorch does so with its own when the outermost region is left."""
+    _casts.clear()
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor in another dtype. A weight is cast once per region, so its gradients add up in the lower precision.
+
+    Source: aten/src/ATen/autocast_mode.cpp, ``cached_cast``.
+    """
+    if (
+        tensor.dtype is not torch.float32
+        or dtype is not torch.get_autocast_dtype(active.device_type)
+        or not (tensor.requires_grad and tensor.is_leaf)
+        or tensor._is_view()
+        or not torch.is_autocast_cache_enabled()
+    ):
+        return tensor.to(dtype)
+    found = _casts.get(id(tensor))
+    if found is None:
+        found = _casts[id(tensor)] = (tensor, tensor.to(dtype))
+    return found[1]
+
+
 def _widest(args: Any, found: torch.dtype) -> torch.dtype:
     if isinstance(args, torch.Tensor):
         if _is_eligible(args) and args.dtype is torch.float32:
@@ -87,7 +115,7 @@ def _kernel(op: Any, name: str) -> Callable[..., Any]:
                 dtype = torch.float32
 
             def convert(tensor: torch.Tensor) -> torch.Tensor:
-                return tensor.to(dtype)
+                return _cast(tensor, dtype)
 
             return op(*_map(args, convert), **{k: _map(v, convert) for k, v in kwargs.items()})
 
