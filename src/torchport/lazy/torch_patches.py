@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
+from torchport.lazy.autocast import forget_casts
 from torchport.lazy.registration import differentiate_twice, trace_whole
 from torchport.lazy.sync import sync as barrier
 
@@ -215,6 +216,18 @@ def _patch_default_dtype() -> None:
     torch.set_default_dtype = set_default_dtype
 
 
+def _patch_autocast_cache() -> None:
+    """``torch.clear_autocast_cache``: the casts of this device's weights are kept in Python, and are to go as well."""
+    original: Callable[[], None] = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        original()
+        forget_casts()
+
+    clear_autocast_cache.__doc__ = original.__doc__
+    torch.clear_autocast_cache = clear_autocast_cache
+
+
 def _patch_exports() -> None:
     """``Tensor.__dlpack__`` and ``share_memory_``: they would hand out an address at which there is no memory."""
 
@@ -342,6 +355,7 @@ def install() -> None:
     _patch_printing()
     _patch_backward()
     _patch_default_dtype()
+    _patch_autocast_cache()
     _patch_exports()
     _patch_pinning()
     _patch_hooks()
