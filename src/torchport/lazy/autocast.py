@@ -75,6 +75,8 @@ def forget_casts() -> None:
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The tensor in another dtype. A weight is cast once per region, so its gradients add up in the lower precision.
 
+    The first use may be one without a graph; the others need theirs, so the cast always has it.
+
     Source: aten/src/ATen/autocast_mode.cpp, ``cached_cast``.
     """
     if (
@@ -87,7 +89,8 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor.to(dtype)
     found = _casts.get(id(tensor))
     if found is None:
-        found = _casts[id(tensor)] = (tensor, tensor.to(dtype))
+        with torch.inference_mode(False), torch.enable_grad():
+            found = _casts[id(tensor)] = (tensor, tensor.to(dtype))
     return found[1]
 
 
