@@ -32,8 +32,8 @@ class NoisePrediction(nn.Module):
             up_block_types=("AttnUpBlock2D", "UpBlock2D"),
             dropout=0.1,
         )
-        # Softmax does not see a key's bias, so its gradient is what rounding leaves of zero, and AdamW makes whole steps
-        # of it. It rounds elsewhere, since PyTorch's formula of group norm has another layout for each kind of device.
+        # Softmax does not see a key's bias, so its gradient is what rounding leaves of zero, and AdamW makes whole
+        # steps of it. It rounds elsewhere: PyTorch's formula of group norm has another layout for each kind of device.
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(not name.endswith("to_k.bias"))
 

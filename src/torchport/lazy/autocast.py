@@ -46,8 +46,8 @@ _LOWER_PRECISION = frozenset(
 _PROMOTE = frozenset({"stack", "cat", "index_copy"})
 _KEY = "AutocastPrivateUse1"
 _LSTM = "lstm.input"
-"""On the CPU it becomes one of the operators above, ``mkldnn_rnn_layer``, and cuDNN's, which is cast too; here its cells
-are traced, so it is cast as a whole. With projections the CPU takes it apart before it casts, and so do we."""
+"""On the CPU it becomes one of the operators above, ``mkldnn_rnn_layer``; here its cells are traced, so it is cast as a
+whole. With projections the CPU takes it apart before it casts, and so do we."""
 
 
 def _map(args: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
