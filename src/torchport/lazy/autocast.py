@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -63,7 +64,7 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.device.type == active.device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
-_casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+_casts: dict[int, tuple[ref[torch.Tensor], torch.Tensor]] = {}
 """Leaves and what they were cast to in this region, by the leaf's id."""
 
 
@@ -88,9 +89,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     ):
         return tensor.to(dtype)
     found = _casts.get(id(tensor))
-    if found is None:
+    if found is None or found[0]() is not tensor or found[1].dtype is not dtype:
         with torch.inference_mode(False), torch.enable_grad():
-            found = _casts[id(tensor)] = (tensor, tensor.to(dtype))
+            found = _casts[id(tensor)] = ref(tensor), tensor.to(dtype)
     return found[1]
 
 
