@@ -60,9 +60,7 @@ SUBJECTS = (
         {**_TOKENS, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4},
     ),
     _decoder("Llama", transformers.LlamaForCausalLM, transformers.LlamaConfig, _LLAMA),
-    _decoder(
-        "Mistral", transformers.MistralForCausalLM, transformers.MistralConfig, {**_LLAMA, "sliding_window": 5}
-    ),
+    _decoder("Mistral", transformers.MistralForCausalLM, transformers.MistralConfig, {**_LLAMA, "sliding_window": 5}),
     _decoder("Qwen2", transformers.Qwen2ForCausalLM, transformers.Qwen2Config, _LLAMA),
     _decoder(
         "Mixtral",

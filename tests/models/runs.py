@@ -1,7 +1,8 @@
 """Runs a model on a device and returns everything that can be compared of it.
 
 In float32 the CPU's run is the oracle as it is. In low precision PyTorch chooses other formulas for the CPU than for
-accelerators, and the oracle is the CPU with those of accelerators (:func:`accelerators_formulas`).
+accelerators, and the oracle is the CPU with those of accelerators (:func:`accelerators_formulas`). So it is where fused
+attention is trained: the gradient of a key's bias is zero but for rounding, and AdamW makes steps of its sign.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def surroundings(subject: Subject, device: str, options: Options) -> Iterator[No
             stack.enter_context(torch.autocast(device, options.autocast))
         if subject.draws_on_default_device:
             stack.enter_context(torch.device(device))
-        if device == "cpu" and options.is_low_precision and not subject.own_kernels:
+        fused = options.attention == "sdpa" and torch.is_grad_enabled()
+        if device == "cpu" and (options.is_low_precision or fused):
             stack.enter_context(accelerators_formulas())
         yield
 
@@ -120,7 +122,7 @@ def made(subject: Subject, options: Options = PLAIN) -> Any:
 
 
 def model_on(subject: Subject, device: str, options: Options) -> Any:
-    """The model on the device."""
+    """The model on the device; it is converted there, too."""
     model = made(subject, options).to(device).to(options.dtype)
     if options.checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -46,8 +47,8 @@ _LOWER_PRECISION = frozenset(
 _PROMOTE = frozenset({"stack", "cat", "index_copy"})
 _KEY = "AutocastPrivateUse1"
 _LSTM = "lstm.input"
-"""On the CPU it becomes one of the operators above, ``mkldnn_rnn_layer``, and cuDNN's, which is cast too; here its cells
-are traced, so it is cast as a whole. With projections the CPU takes it apart before it casts, and so do we."""
+"""On the CPU it becomes one of the operators above, ``mkldnn_rnn_layer``; here its cells are traced, so it is cast as a
+whole. With projections the CPU takes it apart before it casts, and so do we."""
 
 
 def _map(args: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -63,7 +64,7 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.device.type == active.device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
-_casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+_casts: dict[int, tuple[ref[torch.Tensor], torch.Tensor]] = {}
 """Leaves and what they were cast to in this region, by the leaf's id."""
 
 
@@ -74,6 +75,8 @@ def forget_casts() -> None:
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The tensor in another dtype. A weight is cast once per region, so its gradients add up in the lower precision.
+
+    The first use may be one without a graph; the others need theirs, so the cast always has it.
 
     Source: aten/src/ATen/autocast_mode.cpp, ``cached_cast``.
     """
@@ -86,8 +89,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     ):
         return tensor.to(dtype)
     found = _casts.get(id(tensor))
-    if found is None:
-        found = _casts[id(tensor)] = (tensor, tensor.to(dtype))
+    if found is None or found[0]() is not tensor or found[1].dtype is not dtype:
+        with torch.inference_mode(False), torch.enable_grad():
+            found = _casts[id(tensor)] = ref(tensor), tensor.to(dtype)
     return found[1]
 
 

@@ -109,6 +109,23 @@ def test_autocast_casts_a_weight_once_per_region(enabled: bool, barrier: str) ->
     check(program, barrier, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_weight_that_autocast_casts_first_without_a_graph_has_its_gradient_afterwards(
+    mode: Callable[[], Any], barrier: str
+) -> None:
+    def program(D: str, sync: Sync) -> object:
+        weight, x = data(D, 4, 4).requires_grad_(), data(D, 3, 4)
+        with torch.autocast(D, torch.bfloat16):
+            with mode():
+                first = (x @ weight).float().sum().item()
+            sync()
+            y = x @ weight
+        y.float().sum().backward()
+        return first, y, weight.grad
+
+    check(program, barrier)
+
+
 @pytest.mark.parametrize(("projection", "cell"), [(0, torch.bfloat16), (2, torch.float32)])
 def test_autocast_casts_an_lstm_as_a_whole_unless_it_projects(projection: int, cell: torch.dtype) -> None:
     network = made(lambda: nn.LSTM(4, 3, num_layers=2, proj_size=projection), DEVICE)
