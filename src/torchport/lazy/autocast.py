@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -60,6 +61,35 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.device.type == active.device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
+_casts: dict[int, tuple[ref[torch.Tensor], torch.Tensor]] = {}
+
+
+def forget_casts() -> None:
+    """Forgets the parameters' casts, as PyTorch forgets its own when the outermost ``torch.autocast`` ends."""
+    _casts.clear()
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor in a dtype; a parameter that a program uses several times is cast once, and so are its gradients.
+
+    Source: aten/src/ATen/autocast_mode.cpp, ``cached_cast``.
+    """
+    if (
+        tensor.dtype is not torch.float32
+        or dtype is torch.float32
+        or not (tensor.requires_grad and tensor.is_leaf)
+        or tensor._is_view()
+        or not torch.is_autocast_cache_enabled()
+        or torch.is_inference_mode_enabled()
+    ):
+        return tensor.to(dtype)
+    found = _casts.get(id(tensor))
+    if found is None or found[0]() is not tensor or found[1].dtype is not dtype:
+        with torch.enable_grad():  # a later use may need the gradient
+            found = _casts[id(tensor)] = ref(tensor), tensor.to(dtype)
+    return found[1]
+
+
 def _widest(args: Any, found: torch.dtype) -> torch.dtype:
     if isinstance(args, torch.Tensor):
         if _is_eligible(args) and args.dtype is torch.float32:
@@ -84,7 +114,7 @@ def _kernel(op: Any, name: str) -> Callable[..., Any]:
                 dtype = torch.float32
 
             def convert(tensor: torch.Tensor) -> torch.Tensor:
-                return tensor.to(dtype)
+                return _cast(tensor, dtype)
 
             return op(*_map(args, convert), **{k: _map(v, convert) for k, v in kwargs.items()})
 

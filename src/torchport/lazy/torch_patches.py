@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
+from torchport.lazy.autocast import forget_casts
 from torchport.lazy.registration import trace_whole
 from torchport.lazy.sync import sync as barrier
 
@@ -202,6 +203,18 @@ def _patch_backward() -> None:
     autograd._engine_run_backward = _engine_run_backward
 
 
+def _patch_autocast_cache() -> None:
+    """``torch.clear_autocast_cache``: ``torch.autocast`` calls it at its end, and it knows only the casts of C++."""
+    original: Callable[[], None] = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        original()
+        forget_casts()
+
+    clear_autocast_cache.__doc__ = original.__doc__
+    torch.clear_autocast_cache = clear_autocast_cache
+
+
 def _patch_default_dtype() -> None:
     """``torch.set_default_dtype``: what was traced before it ran under the old one, also where it runs later."""
     original = torch.set_default_dtype
@@ -325,6 +338,7 @@ def install() -> None:
     _patch_module_apply()
     _patch_printing()
     _patch_backward()
+    _patch_autocast_cache()
     _patch_default_dtype()
     _patch_exports()
     _patch_pinning()
