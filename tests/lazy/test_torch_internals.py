@@ -74,6 +74,8 @@ def test_backward_without_the_patch_runs_on_a_thread_of_its_own() -> None:
 
 NEEDED = {
     "synchronize": "torch._C._accelerator_synchronizeDevice(0)",
+    "capability": "torch._C._accelerator_getDeviceCapability(0)",
+    "accumulated": "torch._C._accelerator_resetAccumulatedStats(0)",
     "generator": "torch._C.Generator('port')",
     "memory": "torch._C._accelerator_getMemoryInfo(0)"
     if hasattr(torch._C, "_accelerator_getMemoryInfo")

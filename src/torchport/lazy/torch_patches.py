@@ -33,7 +33,7 @@ def _is_ours() -> bool:
 
 
 def _patch_accelerator() -> None:
-    """``torch.accelerator``: synchronize and the memory figures raise for a guard and an allocator from Python."""
+    """``torch.accelerator``: what needs a guard or an allocator from C++ raises, and ``empty_host_cache`` faults."""
 
     def replace(owner: Any, name: str, ours: Any) -> None:
         original = getattr(owner, name)
@@ -54,12 +54,16 @@ def _patch_accelerator() -> None:
     for name in ("set_device_index", "set_device_idx"):
         replace(torch.accelerator, name, set_device_index)
     for name in (
+        "get_device_capability",
         "empty_cache",
+        "empty_host_cache",
+        "get_memory_info",
         "memory_allocated",
         "max_memory_allocated",
         "memory_reserved",
         "max_memory_reserved",
         "memory_stats",
+        "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     ):
         ours = getattr(_device_module(), name)
@@ -354,8 +358,8 @@ def install() -> None:
     _patch_module_apply()
     _patch_printing()
     _patch_backward()
-    _patch_default_dtype()
     _patch_autocast_cache()
+    _patch_default_dtype()
     _patch_exports()
     _patch_pinning()
     _patch_hooks()
