@@ -14,7 +14,7 @@ from torchport.lazy.registration import _KERNEL_ON_CPU
 from torchport.lazy.sparse import COMPRESSED, COO, Family
 
 ASKS_BY_DEVICE_NAME = {
-    COO.key: {"_sparse_mask_projection", "sparse_mask"},
+    COO.key: {"_sparse_mask_projection"},
     COMPRESSED.key: {
         "_to_sparse_bsc",
         "_to_sparse_bsr",

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torchport.lazy import active, eager
 from torchport.lazy.schema import undefaulted
 from torchport.lazy.source import user_location
-from torchport.lazy.sparse_transfer import to_device, to_host
+from torchport.lazy.sparse_transfer import to_device, to_host, with_parts
 
 aten = torch.ops.aten
 
@@ -62,7 +62,6 @@ COO = Family(
             "index_select",
             "is_pinned",
             "mul.out",
-            "sparse_mask",
             "sspaddmm.out",
         }
     ),
@@ -212,7 +211,16 @@ def _add_out(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1, out: to
     return out.copy_(summed)
 
 
-_OURS = {("add.out", COO.key): _add_out}
+def _sparse_mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """``aten::sparse_mask``: the gradient of ``to_sparse()``'s result, read off a dense one, stays on the device."""
+    if self.layout is not torch.strided or not mask.sparse_dim() or self.shape != mask.shape:
+        masked: torch.Tensor = _on_host(aten.sparse_mask.default, self, mask)
+        return masked
+    indices = mask._indices()
+    return with_parts(mask, indices.clone(), self[tuple(indices)])
+
+
+_OURS = {("add.out", COO.key): _add_out, ("sparse_mask", COO.key): _sparse_mask}
 
 
 def _host_kernel(overload: Callable[[str], Any], name: str) -> Callable[..., Any]:

@@ -48,17 +48,23 @@ def to_device(x: Any) -> Any:
             )
         if x.layout is not torch.sparse_coo:
             return x.to(device)
-        return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default(
-            x.sparse_dim(),
-            x.dense_dim(),
-            list(x.shape),
-            x._indices().to(device),
-            x._values().to(device),
-            dtype=x.dtype,
-            layout=torch.sparse_coo,
-            device=device,
-            is_coalesced=x.is_coalesced(),
-        )
+        return with_parts(x, x._indices().to(device), x._values().to(device))
     if isinstance(x, (list, tuple)):
         return type(x)(to_device(y) for y in x)
     return x
+
+
+def with_parts(like: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A COO tensor of the device with these indices and values, and all else as ``like``."""
+    made: torch.Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default(
+        like.sparse_dim(),
+        like.dense_dim(),
+        list(like.shape),
+        indices,
+        values,
+        dtype=values.dtype,
+        layout=torch.sparse_coo,
+        device=torch.device(active.device_type, 0),
+        is_coalesced=like.is_coalesced(),
+    )
+    return made
