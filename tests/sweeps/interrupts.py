@@ -1,4 +1,4 @@
-"""Ctrl-C at every n-th line of torchport that a training step runs: afterwards the device is as if nothing had happened.
+"""Ctrl-C at every n-th line of torchport that a training step runs: afterwards all is as if nothing had happened.
 
     python tests/sweeps/interrupts.py --every 29
 
