@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torchport
+from torchport.lazy import autocast
 from torchport.lazy import tensor as lazy_tensor_module
 
 D = torchport.settings.device_name
@@ -73,6 +74,8 @@ def test_backward_without_the_patch_runs_on_a_thread_of_its_own() -> None:
 
 NEEDED = {
     "synchronize": "torch._C._accelerator_synchronizeDevice(0)",
+    "capability": "torch._C._accelerator_getDeviceCapability(0)",
+    "accumulated": "torch._C._accelerator_resetAccumulatedStats(0)",
     "generator": "torch._C.Generator('port')",
     "memory": "torch._C._accelerator_getMemoryInfo(0)"
     if hasattr(torch._C, "_accelerator_getMemoryInfo")
@@ -89,6 +92,14 @@ def test_pytorch_still_cannot(statement: str) -> None:
 def test_parameters_would_not_stay_the_same_objects_by_themselves() -> None:
     cpu, device = torch.ones(1), torch.ones(1, device=D)
     assert not torch._has_compatible_shallow_copy_type(cpu, device), "_patch_module_apply is no longer needed"
+
+
+def test_leaving_the_outermost_autocast_clears_its_cache_through_a_name_that_can_be_replaced() -> None:
+    with torch.autocast(D, torch.bfloat16):
+        weight = torch.ones(2, 2, device=D, requires_grad=True)
+        weight @ weight
+        assert 1 == len(autocast._casts)
+    assert 0 == len(autocast._casts), "torch.amp no longer calls torch.clear_autocast_cache: see _patch_autocast_cache"
 
 
 def test_storages_would_need_an_allocator() -> None:

@@ -320,9 +320,11 @@ def build_entry(
 
     positional = tuple(template(k, a) for k, a in zip(info.kinds, args, strict=False))
     keywords = {}
+    required = {a.name for a in info.op._schema.arguments if a.kwarg_only and not a.has_default_value()}
     for name in sorted(kwargs):
         kind = info.keyword_kinds[name]
-        if name not in skip and kind not in (IGNORED, GENERATOR) and kwargs[name] is not None:
+        given = kind not in (IGNORED, GENERATOR) and kwargs[name] is not None
+        if name not in skip and (given or name in required):
             keywords[name] = template(kind, kwargs[name])
     for name in undefaulted(op):
         keywords.setdefault(name)

@@ -26,6 +26,7 @@ from torchport.lazy.linear import differentiable_linear_backward, linear_backwar
 from torchport.lazy.recurrent import RECURRENT_KERNELS
 from torchport.lazy.sparse import register_sparse
 from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadata_kernel
+from torchport.lazy.widened import WIDENED_KERNELS
 
 # Composite kernels that are right for us as they are: views, wrappers around other operators, queries.
 _LEFT_TO_PYTORCH = frozenset(
@@ -133,7 +134,12 @@ _LEFT_TO_PYTORCH = frozenset(
     ]
 )
 
-_EXPLICIT_KERNELS = {**SPECIAL_KERNELS, **RECURRENT_KERNELS, "linear_backward": linear_backward}
+_EXPLICIT_KERNELS = {
+    **SPECIAL_KERNELS,
+    **RECURRENT_KERNELS,
+    **WIDENED_KERNELS,
+    "linear_backward": linear_backward,
+}
 
 # Composite operators that are traced whole, because a gradient formula for them as a whole exists.
 WHOLE_OPERATORS = ("linear",)

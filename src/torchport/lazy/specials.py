@@ -346,6 +346,14 @@ def native_batch_norm(
     return out, mean, rstd
 
 
+def bernoulli_p(self: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """``aten.bernoulli.p``: its numbers are drawn in row-major order, those of the in-place form in the tensor's own.
+
+    Source: ``bernoulli`` in aten/src/ATen/native/Distributions.cpp.
+    """
+    return torch.empty_like(self, memory_format=torch.contiguous_format).bernoulli_(p, generator=generator)
+
+
 def polygamma_(self: torch.Tensor, n: int) -> torch.Tensor:
     """``aten::polygamma_``, whose functional form takes its arguments the other way round."""
     return copy_(self, aten.polygamma.default(n, self))
@@ -399,6 +407,7 @@ SPECIAL_KERNELS: dict[str, Callable[..., Any]] = {
     "_resize_output_": resize_output_,
     "native_batch_norm": native_batch_norm,
     "native_batch_norm.out": native_batch_norm_out,
+    "bernoulli.p": bernoulli_p,
     "polygamma_": polygamma_,
     "_fused_sdp_choice": fused_sdp_choice,
     "record_stream": record_stream,

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
+from torchport.lazy.autocast import forget_casts
 from torchport.lazy.registration import differentiate_twice, trace_whole
 from torchport.lazy.sync import sync as barrier
 
@@ -32,7 +33,7 @@ def _is_ours() -> bool:
 
 
 def _patch_accelerator() -> None:
-    """``torch.accelerator``: synchronize and the memory figures raise for a guard and an allocator from Python."""
+    """``torch.accelerator``: what needs a guard or an allocator from C++ raises, and ``empty_host_cache`` faults."""
 
     def replace(owner: Any, name: str, ours: Any) -> None:
         original = getattr(owner, name)
@@ -53,12 +54,16 @@ def _patch_accelerator() -> None:
     for name in ("set_device_index", "set_device_idx"):
         replace(torch.accelerator, name, set_device_index)
     for name in (
+        "get_device_capability",
         "empty_cache",
+        "empty_host_cache",
+        "get_memory_info",
         "memory_allocated",
         "max_memory_allocated",
         "memory_reserved",
         "max_memory_reserved",
         "memory_stats",
+        "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     ):
         ours = getattr(_device_module(), name)
@@ -215,6 +220,18 @@ def _patch_default_dtype() -> None:
     torch.set_default_dtype = set_default_dtype
 
 
+def _patch_autocast_cache() -> None:
+    """``torch.clear_autocast_cache``: the casts of this device's weights are kept in Python, and are to go as well."""
+    original: Callable[[], None] = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        original()
+        forget_casts()
+
+    clear_autocast_cache.__doc__ = original.__doc__
+    torch.clear_autocast_cache = clear_autocast_cache
+
+
 def _patch_exports() -> None:
     """``Tensor.__dlpack__`` and ``share_memory_``: they would hand out an address at which there is no memory."""
 
@@ -341,6 +358,7 @@ def install() -> None:
     _patch_module_apply()
     _patch_printing()
     _patch_backward()
+    _patch_autocast_cache()
     _patch_default_dtype()
     _patch_exports()
     _patch_pinning()
