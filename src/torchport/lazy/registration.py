@@ -24,6 +24,7 @@ from torchport.lazy.attention import scaled_dot_product_attention
 from torchport.lazy.autocast import register_autocast
 from torchport.lazy.kernels import make_kernel
 from torchport.lazy.linear import differentiable_linear_backward, linear_backward
+from torchport.lazy.padded_encoder import PADDED_KERNELS
 from torchport.lazy.recurrent import RECURRENT_KERNELS
 from torchport.lazy.sparse import register_sparse
 from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadata_kernel
@@ -138,6 +139,7 @@ _LEFT_TO_PYTORCH = frozenset(
 _EXPLICIT_KERNELS = {
     **SPECIAL_KERNELS,
     **RECURRENT_KERNELS,
+    **PADDED_KERNELS,
     **WIDENED_KERNELS,
     "linear_backward": linear_backward,
 }
