@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import torch.utils.dlpack
+from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
 from torchport.lazy.autocast import forget_casts
-from torchport.lazy.registration import trace_whole
+from torchport.lazy.registration import differentiate_twice, trace_whole
 from torchport.lazy.sync import sync as barrier
 
 
@@ -190,6 +191,8 @@ def _patch_backward() -> None:
                 break
         else:
             return original(t_outputs, *args, **kwargs)
+        if args[2]:  # create_graph
+            differentiate_twice()
         # What torch.autograd.set_multithreading_enabled does, without its 10 µs.
         before = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
@@ -201,18 +204,6 @@ def _patch_backward() -> None:
         return result
 
     autograd._engine_run_backward = _engine_run_backward
-
-
-def _patch_autocast_cache() -> None:
-    """``torch.clear_autocast_cache``: ``torch.autocast`` calls it at its end, and it knows only the casts of C++."""
-    original: Callable[[], None] = torch.clear_autocast_cache
-
-    def clear_autocast_cache() -> None:
-        original()
-        forget_casts()
-
-    clear_autocast_cache.__doc__ = original.__doc__
-    torch.clear_autocast_cache = clear_autocast_cache
 
 
 def _patch_default_dtype() -> None:
@@ -227,6 +218,18 @@ def _patch_default_dtype() -> None:
 
     set_default_dtype.__doc__ = original.__doc__
     torch.set_default_dtype = set_default_dtype
+
+
+def _patch_autocast_cache() -> None:
+    """``torch.clear_autocast_cache``: the casts of this device's weights are kept in Python, and are to go as well."""
+    original: Callable[[], None] = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        original()
+        forget_casts()
+
+    clear_autocast_cache.__doc__ = original.__doc__
+    torch.clear_autocast_cache = clear_autocast_cache
 
 
 def _patch_exports() -> None:
@@ -280,6 +283,23 @@ def _patch_forward_ad() -> None:
             trace_whole(True)
 
     forward_ad.enter_dual_level, forward_ad.exit_dual_level = enter_dual_level, exit_dual_level
+
+
+def _patch_linear_cross_entropy() -> None:
+    """``LinearCrossEntropyOptions``: what it leaves open is chosen by the device's name, from a table of CPU and CUDA.
+
+    The CPU's choice is taken, as for anything else on this device.
+    """
+    original: Callable[..., LinearCrossEntropyOptions] = LinearCrossEntropyOptions._adjust
+
+    def _adjust(
+        self: Any, num_batches: Any, in_features: Any, num_classes: Any, dtype: Any, device: torch.device | None = None
+    ) -> Any:
+        if device is not None and device.type == active.device_type:
+            device = torch.device("cpu")
+        return original(self, num_batches, in_features, num_classes, dtype, device)
+
+    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign]
 
 
 _hook_errors = threading.local()
@@ -344,4 +364,5 @@ def install() -> None:
     _patch_pinning()
     _patch_hooks()
     _patch_forward_ad()
+    _patch_linear_cross_entropy()
     register_optimizer_step_post_hook(_after_optimizer_step)

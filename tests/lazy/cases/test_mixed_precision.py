@@ -86,14 +86,57 @@ def test_autocast_nests_and_can_be_switched_off(barrier: str) -> None:
     check(program, barrier, rtol=2e-2, atol=2e-2)
 
 
-def test_autocast_casts_a_weight_once_per_region() -> None:
+@pytest.mark.parametrize("enabled", [True, False], ids=["cached", "not cached"])
+def test_autocast_casts_a_weight_once_per_region(enabled: bool, barrier: str) -> None:
+    """So the gradients of its uses add up in the lower precision; and the next region sees what a step has changed."""
     assert torch.amp.is_autocast_available(torch.device(DEVICE).type)
-    weight = data(DEVICE, 4, 4).requires_grad_()
-    x = data(DEVICE, 2, 4)
+
+    def program(D: str, sync: Sync) -> object:
+        weight = data(D, 8, 8).requires_grad_()
+        results = []
+        for step in range(2):
+            with torch.autocast(D, torch.bfloat16, cache_enabled=enabled):
+                with torch.autocast(D, torch.bfloat16, cache_enabled=enabled):
+                    x = data(D, 6, 8, seed=step) @ weight
+                sync()
+                y = x @ weight + x @ weight.detach() + torch.tanh(x) @ weight
+            y.float().square().sum().backward()
+            results += [y, weight.grad.clone()]
+            with torch.no_grad():
+                weight -= 0.1 * weight.grad
+        return results
+
+    check(program, barrier, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_weight_that_autocast_casts_first_without_a_graph_has_its_gradient_afterwards(
+    mode: Callable[[], Any], barrier: str
+) -> None:
+    def program(D: str, sync: Sync) -> object:
+        weight, x = data(D, 4, 4).requires_grad_(), data(D, 3, 4)
+        with torch.autocast(D, torch.bfloat16):
+            with mode():
+                first = (x @ weight).float().sum().item()
+            sync()
+            y = x @ weight
+        y.float().sum().backward()
+        return first, y, weight.grad
+
+    check(program, barrier)
+
+
+@pytest.mark.parametrize(("projection", "cell"), [(0, torch.bfloat16), (2, torch.float32)])
+def test_autocast_casts_an_lstm_as_a_whole_unless_it_projects(projection: int, cell: torch.dtype) -> None:
+    network = made(lambda: nn.LSTM(4, 3, num_layers=2, proj_size=projection), DEVICE)
+    x = data(DEVICE, 5, 2, 4).requires_grad_()
     with torch.autocast(DEVICE, torch.bfloat16):
-        y = x @ weight + x @ weight
-    y.sum().backward()
-    assert weight.grad.dtype is torch.float32
+        output, (hidden_state, cell_state) = network(x)
+    assert (torch.bfloat16, torch.bfloat16, cell) == (output.dtype, hidden_state.dtype, cell_state.dtype)
+    output.float().sum().backward()
+    assert {torch.float32} == {t.grad.dtype for t in (x, *network.parameters())}
+    exact, _ = network(x)
+    torch.testing.assert_close(output.float().cpu(), exact.cpu(), rtol=2e-2, atol=2e-2)
 
 
 def test_autocast_as_a_decorator() -> None:
