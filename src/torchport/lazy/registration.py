@@ -12,6 +12,7 @@ Three things reach a kernel of ours:
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -245,10 +246,32 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+_next_answer = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
+_interrupted = threading.local()
+
+
+def _type() -> Any:
+    """The guard's only answer, which PyTorch asks for four times per node of the autograd graph.
+
+    It also asks while an exception of a hook unwinds the C++ engine, with Python's error still set. No call of Python
+    can succeed then, and where PyTorch asks a failed one ends the process. So the error is taken away and kept:
+    :func:`take_interrupting_error` gives it back when the engine has ended.
+    """
+    try:
+        return _next_answer()  # a call of C, which fails when an error is set, and takes half the time of a method
+    except SystemError as error:
+        _interrupted.error = error.__cause__
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+
+def take_interrupting_error() -> BaseException | None:
+    """The exception that was kept from this thread's backward pass, once."""
+    error: BaseException | None = _interrupted.__dict__.pop("error", None)
+    return error
+
+
 class _Guard(torch._C._acc.DeviceGuard):
-    # PyTorch asks four times per node of the autograd graph. A C function that always returns the same object answers
-    # in half the time of a method.
-    type_: Any = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
+    type_ = staticmethod(_type)
 
 
 def register_device(module: Any) -> None:
