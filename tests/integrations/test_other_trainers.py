@@ -7,7 +7,6 @@ import pytest
 from integrations.check import Check, run
 from integrations.other_trainers import CHECKS
 
-
 # torchmetrics tells what each of two metrics will need on a large data set.
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `.*` will save all targets and predictions:UserWarning")
 
