@@ -74,6 +74,8 @@ def test_backward_without_the_patch_runs_on_a_thread_of_its_own() -> None:
 
 NEEDED = {
     "synchronize": "torch._C._accelerator_synchronizeDevice(0)",
+    "capability": "torch._C._accelerator_getDeviceCapability(0)",
+    "accumulated": "torch._C._accelerator_resetAccumulatedStats(0)",
     "generator": "torch._C.Generator('port')",
     "memory": "torch._C._accelerator_getMemoryInfo(0)"
     if hasattr(torch._C, "_accelerator_getMemoryInfo")
@@ -124,3 +126,30 @@ def test_storages_would_need_an_allocator() -> None:
 )
 def test_a_private_name_is_still_there(name: str) -> None:
     assert hasattr(torch._C, name)
+
+
+def test_a_dtype_to_accumulate_in_is_still_chosen_by_the_devices_name() -> None:
+    table = torch.nn.modules.linear_cross_entropy_options._AUTO_DEFAULTS
+    assert ("cpu", torch.bfloat16) in table, "_patch_linear_cross_entropy is no longer needed"
+    assert (D, torch.bfloat16) not in table
+
+
+def test_attention_is_taken_apart_without_our_kernel() -> None:
+    q = torch.ones(1, 1, 2, 8, device=D)
+    torchport.metrics.reset()
+    torch.ops.aten.scaled_dot_product_attention.default.decompose(q, q, q)
+    flash = "lazy::_scaled_dot_product_flash_attention_for_cpu"
+    assert flash not in torchport.metrics.counter_names(), "PyTorch asks for the device's choice by itself"
+
+
+def test_the_gradient_of_a_complex_linear_has_no_derivative_of_its_own() -> None:
+    x, w = (torch.ones(2, 2, dtype=torch.complex64, requires_grad=True) for _ in range(2))
+    with pytest.raises(RuntimeError, match="linear_backward"):
+        torch.ops.aten.linear_backward.default(x, x, w, [True, True, True])
+
+
+def test_an_in_place_product_with_a_number_still_rounds_it_in_half_precision() -> None:
+    x, number = torch.randn(100, generator=torch.Generator().manual_seed(0)).half(), 1.1283791670955126
+    exact = torch.ops.aten.mul.Scalar(x, number)
+    assert not torch.equal(exact, torch.ops.aten.mul_.Scalar(x.clone(), number)), "_ROUNDING_TWIN is no longer needed"
+    assert torch.equal(exact, x.clone().mul_(number))

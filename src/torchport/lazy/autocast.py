@@ -86,11 +86,12 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         or not (tensor.requires_grad and tensor.is_leaf)
         or tensor._is_view()
         or not torch.is_autocast_cache_enabled()
+        or torch.is_inference_mode_enabled()
     ):
         return tensor.to(dtype)
     found = _casts.get(id(tensor))
     if found is None or found[0]() is not tensor or found[1].dtype is not dtype:
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             found = _casts[id(tensor)] = ref(tensor), tensor.to(dtype)
     return found[1]
 

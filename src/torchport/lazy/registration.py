@@ -19,9 +19,10 @@ import torch
 from torch._ops import OpOverload
 
 from torchport.lazy import active
+from torchport.lazy.attention import scaled_dot_product_attention
 from torchport.lazy.autocast import register_autocast
 from torchport.lazy.kernels import make_kernel
-from torchport.lazy.linear import linear_backward
+from torchport.lazy.linear import differentiable_linear_backward, linear_backward
 from torchport.lazy.recurrent import RECURRENT_KERNELS
 from torchport.lazy.sparse import register_sparse
 from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadata_kernel
@@ -143,6 +144,12 @@ _EXPLICIT_KERNELS = {
 # Composite operators that are traced whole, because a gradient formula for them as a whole exists.
 WHOLE_OPERATORS = ("linear",)
 
+# Operators without a gradient formula that PyTorch takes apart on other devices than its own, in another rounding.
+_KERNEL_ON_CPU = ("mish_backward", "native_channel_shuffle")
+
+# Their composite kernels call helpers that have no functional form, while they themselves have one.
+_OVER_A_HELPER = ("cummax.out", "cummin.out")
+
 _kernels: dict[OpOverload, Callable[..., Any]] = {}
 _libraries: list[torch.library.Library] = []
 
@@ -187,6 +194,7 @@ def composite_operators() -> list[str]:
 
 
 _whole: list[torch.library.Library] = []
+_differentiable: list[torch.library.Library] = []
 
 
 def trace_whole(wanted: bool) -> None:
@@ -200,15 +208,25 @@ def trace_whole(wanted: bool) -> None:
         _whole.pop()._destroy()
 
 
+def differentiate_twice() -> None:
+    """Makes the gradients of whole operators differentiable; asked for by a backward pass that makes a graph."""
+    if not _differentiable:
+        library = torch.library.Library("aten", "IMPL")
+        _differentiable.append(library)
+        library.impl("linear_backward", differentiable_linear_backward, "AutogradPrivateUse1")
+
+
 def register_kernels() -> None:
     """Registers all kernels for the device's dispatch key."""
     library = torch.library.Library("aten", "IMPL")
     implement = library.m.impl  # type: ignore[union-attr]  # Library.impl costs as much again in bookkeeping
-    for name in composite_operators():
+    for name in (*composite_operators(), *_KERNEL_ON_CPU, *_OVER_A_HELPER):
         implement(name, "PrivateUse1", _deferred_kernel(name), False)
     for name, kernel in _EXPLICIT_KERNELS.items():
         implement(name, "PrivateUse1", kernel, False)
     trace_whole(True)
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):  # composite: below autograd only where that is off
+        implement("scaled_dot_product_attention", key, scaled_dot_product_attention, False)
     for name in METADATA_OPERATORS:
         implement(name, "PrivateUse1", metadata_kernel(overload(name)), False)
     fallback = torch.library.Library("_", "IMPL")

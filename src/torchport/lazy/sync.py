@@ -63,10 +63,7 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
         active.trace = Trace()
         data_of = backend.get_computation_data_from_node
         arguments: list[BackendData] = [data_of(trace.leaves[i].node) for i in compiled.parameters]  # type: ignore[misc]
-        nodes = trace.nodes
-        make = backend.make_computation_data_from_scalar
-        for i, n in compiled.numbers:
-            arguments.append(make(nodes[i].numbers[n], device))
+        arguments += compiled.number_arguments(trace.nodes, backend, device)
         builder = backend.get_ir_builder()
         placeholders = []
         undo: dict[int, list[Undo]] = {}

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import torch.utils.dlpack
+from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
 from torchport.lazy.autocast import forget_casts
-from torchport.lazy.registration import trace_whole
+from torchport.lazy.registration import differentiate_twice, trace_whole
 from torchport.lazy.sync import sync as barrier
 
 
@@ -32,7 +33,7 @@ def _is_ours() -> bool:
 
 
 def _patch_accelerator() -> None:
-    """``torch.accelerator``: synchronize and the memory figures raise for a guard and an allocator from Python."""
+    """``torch.accelerator``: what needs a guard or an allocator from C++ raises, and ``empty_host_cache`` faults."""
 
     def replace(owner: Any, name: str, ours: Any) -> None:
         original = getattr(owner, name)
@@ -53,12 +54,16 @@ def _patch_accelerator() -> None:
     for name in ("set_device_index", "set_device_idx"):
         replace(torch.accelerator, name, set_device_index)
     for name in (
+        "get_device_capability",
         "empty_cache",
+        "empty_host_cache",
+        "get_memory_info",
         "memory_allocated",
         "max_memory_allocated",
         "memory_reserved",
         "max_memory_reserved",
         "memory_stats",
+        "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     ):
         ours = getattr(_device_module(), name)
@@ -186,6 +191,8 @@ def _patch_backward() -> None:
                 break
         else:
             return original(t_outputs, *args, **kwargs)
+        if args[2]:  # create_graph
+            differentiate_twice()
         # What torch.autograd.set_multithreading_enabled does, without its 10 µs.
         before = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
@@ -278,6 +285,23 @@ def _patch_forward_ad() -> None:
     forward_ad.enter_dual_level, forward_ad.exit_dual_level = enter_dual_level, exit_dual_level
 
 
+def _patch_linear_cross_entropy() -> None:
+    """``LinearCrossEntropyOptions``: what it leaves open is chosen by the device's name, from a table of CPU and CUDA.
+
+    The CPU's choice is taken, as for anything else on this device.
+    """
+    original: Callable[..., LinearCrossEntropyOptions] = LinearCrossEntropyOptions._adjust
+
+    def _adjust(
+        self: Any, num_batches: Any, in_features: Any, num_classes: Any, dtype: Any, device: torch.device | None = None
+    ) -> Any:
+        if device is not None and device.type == active.device_type:
+            device = torch.device("cpu")
+        return original(self, num_batches, in_features, num_classes, dtype, device)
+
+    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign]
+
+
 _hook_errors = threading.local()
 
 
@@ -334,10 +358,11 @@ def install() -> None:
     _patch_module_apply()
     _patch_printing()
     _patch_backward()
-    _patch_default_dtype()
     _patch_autocast_cache()
+    _patch_default_dtype()
     _patch_exports()
     _patch_pinning()
     _patch_hooks()
     _patch_forward_ad()
+    _patch_linear_cross_entropy()
     register_optimizer_step_post_hook(_after_optimizer_step)

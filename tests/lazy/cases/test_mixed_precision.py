@@ -257,3 +257,44 @@ def test_the_dtypes_that_autocast_supports_are_told() -> None:
     supported = torch.get_device_module(DEVICE).get_amp_supported_dtype()
     assert torch.bfloat16 in supported
     assert torch.float16 in supported
+
+
+def test_a_parameter_that_is_used_twice_is_cast_once_and_so_is_its_gradient() -> None:
+    weights = {D: data(D, 16, 16).requires_grad_() for D in ("cpu", DEVICE)}
+
+    def run(D: str, cache: bool) -> torch.Tensor:
+        x, w = data(D, 8, 16, seed=2), weights[D]
+        w.grad = None
+        with torch.autocast(D, torch.bfloat16, cache_enabled=cache):
+            y = F.linear(F.linear(x, w), w)
+            if D == DEVICE:
+                casts = torchport.debug.ir_text(y).count("_to_copy")
+                assert (2 if cache else 3) == casts, "the input, and the parameter as often as it is cast"
+        y.float().sum().backward()
+        assert w.grad is not None
+        return w.grad.cpu()
+
+    for cache in (True, False):
+        # Bit by bit: the two parts of the gradient are added in bfloat16 if it is cast once, in float32 if twice.
+        assert torch.equal(run("cpu", cache), run(DEVICE, cache))
+    assert not torch.equal(run(DEVICE, True), run(DEVICE, False))
+
+
+@pytest.mark.parametrize("first", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("second", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_cast_is_kept_until_autocast_ends_under_the_conditions_of_the_cpu(first: Any, second: Any) -> None:
+    def program(D: str) -> list[object]:
+        x, w = data(D, 2, 4), data(D, 4, 4, seed=2).requires_grad_()
+        found: list[object] = []
+        for _ in range(2):
+            with torch.autocast(D, torch.bfloat16):
+                with first():
+                    F.linear(x, w)
+                with torch.no_grad():
+                    w.mul_(2)
+                with second():
+                    y = F.linear(x, w)
+                found += [y.requires_grad, y.tolist()]
+        return found
+
+    assert program("cpu") == program(DEVICE)

@@ -413,3 +413,23 @@ def checkpointed_without_reentrance(D: str, sync: Sync) -> object:
 @pytest.mark.parametrize("program", [checkpointed_reentrant, checkpointed_without_reentrance])
 def test_a_checkpointed_dropout_recomputes_the_same_mask(program: Program, barrier: str) -> None:
     check(program, barrier)
+
+
+def drawn_in_a_layout(D: str, sync: Callable[[], None]) -> object:
+    x = data(D, 4, 3, 4, 4).to(memory_format=torch.channels_last)
+    t = data(D, 4, 6).abs().clamp(0, 1).t().clone()
+    sync()
+    return (
+        F.dropout(x, 0.5),
+        F.dropout1d(x[0], 0.5),
+        torch.bernoulli(t),
+        t.bernoulli(0.3),
+        torch.empty_like(t).bernoulli_(0.3),
+        torch.empty_like(x).uniform_(),
+        torch.rand_like(x),
+        F.alpha_dropout(x, 0.5, training=True),
+    )
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_layout(barrier: str) -> None:
+    check(drawn_in_a_layout, barrier)
