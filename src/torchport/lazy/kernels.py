@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
 from torchport import metrics
 from torchport.backend import Shape, Value
@@ -20,23 +19,23 @@ from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.lazy import active, eager
 from torchport.lazy.compilation import run_graph
-from torchport.lazy.reading import view_of_storage
 from torchport.lazy.recording import (
     Entry,
     build_entry,
     collect,
     cut_if_due,
-    layout_of,
     record,
+    with_bits,
     write,
 )
+from torchport.lazy.results import NO_BITS, bits_of_results, new_result, pack_results, set_bits
 from torchport.lazy.schema import Kind, Operator, describe
 from torchport.lazy.specials import resize_output_
-from torchport.lazy.tensor import dense_shape, new_tensor
+from torchport.lazy.tensor import new_tensor
 from torchport.lazy.trace import LOCK
+from torchport.lazy.write_probe import Layout, is_aliased, probe_writes
 
 Kernel = Callable[..., Any]
-_PROBE_LIMIT_BYTES = 1 << 24
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -77,6 +76,8 @@ def _functional_kernel(info: Operator) -> Kernel:
             if entry is None:
                 try:
                     entry = entries[key] = build_entry(info, op, args, kwargs, found, _NO_NAMES)
+                    if bits := bits_of_results(op, entry.call.outputs, args, kwargs):
+                        entry.bits, entry.plain = bits, False
                 except NotImplementedError:
                     if op.namespace == "aten":
                         raise
@@ -89,12 +90,11 @@ def _functional_kernel(info: Operator) -> Kernel:
                 return _undeferred(info, entry, args, kwargs)
             counter.value += 1
             node = record(entry.call, found[1], found[2])
-            if single:
+            if single and entry.plain:
                 shape = entry.results[0]
                 result: Any = None if shape is None else new_tensor(shape, Value(node))
             else:
-                tensors = [None if s is None else new_tensor(s, Value(node, i)) for i, s in enumerate(entry.results)]
-                result = pack_results(info.returns, tensors)
+                result = pack_results(info.returns, _new_results(entry, node))
             if active.cut_due:
                 cut_if_due()
             return result
@@ -102,25 +102,12 @@ def _functional_kernel(info: Operator) -> Kernel:
     return kernel
 
 
-def pack_results(returns: tuple[str, ...], flat: list[Any]) -> Any:
-    """An operator's result from its flat outputs: a tensor, a list, or a tuple of both."""
-    lists = returns.count("tensors")
-    if not lists:
-        return flat[0] if len(returns) == 1 else tuple(flat)
-    if lists > 1:
-        # Only foreach-like operators return several lists, and those are of one length.
-        length = (len(flat) - (len(returns) - lists)) // lists
-    else:
-        length = len(flat) - (len(returns) - 1)
-    packed, at = [], 0
-    for kind in returns:
-        if kind == "tensors":
-            packed.append(flat[at : at + length])
-            at += length
-        else:
-            packed.append(flat[at])
-            at += 1
-    return packed[0] if len(packed) == 1 else tuple(packed)
+def _new_results(entry: Entry, node: Node) -> list[torch.Tensor | None]:
+    bits = entry.bits or (NO_BITS,) * len(entry.results)
+    return [
+        None if s is None else new_result(s, Value(node, i), b)
+        for i, (s, b) in enumerate(zip(entry.results, bits, strict=True))
+    ]
 
 
 def _mutating_kernel(info: Operator) -> Kernel:
@@ -153,19 +140,21 @@ def _mutating_kernel(info: Operator) -> Kernel:
                 args += defaults[len(args) :]
             found = collect(info, args, kwargs, outs)
             if outs:
-                # The dtype of ``out`` can decide in which dtype the operator computes.
-                found[0].extend(written(name, args, kwargs).dtype for name in outs)
+                # The dtype of ``out`` can decide in which dtype the operator computes, and eager may leave its layout.
+                for name in outs:
+                    target = written(name, args, kwargs)
+                    found[0].extend((target.dtype, target.shape, target.stride()))
             key = tuple(found[0])
             entry = entries.get(key)
+            aliased = (in_place and is_aliased(args, args[0])) or any(is_aliased(args, kwargs.get(n)) for n in outs)
             if entry is None:
-                if in_place or (outs and any(_is_aliased(args, kwargs.get(name)) for name in outs)):
-                    _check_writes(info, args, kwargs)
                 inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
-                entry = entries[key] = build_entry(functional_info, functional, inputs, keywords, found, outs)
-            elif (in_place and _is_aliased(args, args[0])) or (
-                outs and any(_is_aliased(args, kwargs.get(name)) for name in outs)
-            ):
-                _check_writes(info, args, kwargs)
+                entry = build_entry(functional_info, functional, inputs, keywords, found, outs)
+                if aliased or in_place or (outs and not entry.dynamic):
+                    entry.left = probe_writes(info, args, kwargs)
+                entries[key] = entry
+            elif aliased:
+                probe_writes(info, args, kwargs)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
@@ -202,66 +191,6 @@ def _functional_arguments(
     return args, keywords
 
 
-def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Runs an operator that writes on host tensors laid out like its own.
-
-    It raises what its functional form does not: a dtype or a size that does not fit, cells that overlap.
-
-    Raises:
-        Exception: eager's own.
-    """
-    op = info.op
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    # The cells that a mask selects depend on its values; there only the meta kernel can tell.
-    masked = any(t.dtype in (torch.bool, torch.uint8) for t in tensors)
-    small = sum(t.untyped_storage().nbytes() for t in tensors) <= _PROBE_LIMIT_BYTES
-    device = "cpu" if small and not masked else "meta"
-    storages: dict[int, torch.Tensor] = {}
-
-    def convert(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            storage = x.untyped_storage()
-            flat = storages.get(storage._cdata)
-            if flat is None:
-                flat = storages[storage._cdata] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=device)
-            return view_of_storage(flat, layout_of(x))
-        return [convert(y) for y in x] if isinstance(x, (list, tuple)) else x
-
-    state = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in op.tags else None
-    try:
-        with torch._C._AutoDispatchBelowAutograd():
-            op(*[convert(a) for a in args], **{k: convert(v) for k, v in kwargs.items()})
-    except NotImplementedError as error:
-        if "not implemented for" in str(error):  # not for this dtype, in eager's words
-            raise
-        return  # no kernel: what the functional form accepts is accepted
-    finally:
-        if state is not None:
-            torch.set_rng_state(state)
-
-
-def _is_aliased(args: tuple[Any, ...], target: Any) -> bool:
-    """Whether another operand shares the written tensor's storage in another layout: eager may refuse that."""
-    if not isinstance(target, torch.Tensor):
-        return False
-    storage = target.untyped_storage()
-    for a in args:
-        if (
-            isinstance(a, torch.Tensor)
-            and a is not target
-            and a.untyped_storage() is storage
-            and a.numel()
-            and target.numel()
-            and (
-                a.storage_offset() != target.storage_offset()
-                or a.stride() != target.stride()
-                or a.shape != target.shape
-            )
-        ):
-            return True
-    return False
-
-
 def _write_results(
     info: Operator,
     functional: Operator,
@@ -293,11 +222,8 @@ def _write_results(
                 if n is not None:
                     store(t, n[0], n[1], m.is_out)
         elif target is not None and new is not None:
-            store(target, new[0], new[1], m.is_out)
-    fresh = [
-        None if results[i] is None else new_tensor(_dense_of(entry, results[i][0]), results[i][0])
-        for i in info.fresh_results
-    ]
+            store(target, new[0], new[1], m.is_out, entry.left.get(m.name))
+    fresh = [None if results[i] is None else new_result(results[i][1], results[i][0]) for i in info.fresh_results]
     aliased = iter(targets)
     others = iter(fresh)
     returns = [next(aliased) if r.alias_info is not None else next(others) for r in info.op._schema.returns]
@@ -323,27 +249,32 @@ def _write_undeferred(
     targets = []
     for m in info.mutations:
         target, result = written(m.name, args, kwargs), results[m.result]
-        resize_output_(target, result.shape, target.device)
+        if target.shape != result.shape:
+            resize_output_(target, result.shape, target.device, result.stride())
         targets.append(target.copy_(result))
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
-def _dense_of(entry: Entry, value: Value) -> Shape:
-    shape = entry.results[value.index]
-    assert shape is not None
-    return shape
-
-
-def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool) -> None:
+def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool, left: Layout | None = None) -> None:
     """Writes a value to a tensor: converted to its dtype, and, for ``out=``, after resizing it.
+
+    Args:
+        tensor: what is written to.
+        value: the new contents.
+        shape: the value's.
+        resize: whether the tensor takes the value's sizes.
+        left: how eager would leave the tensor; by default in the value's strides where its sizes change.
 
     Raises:
         RuntimeError: the value's dtype cannot be cast to the tensor's; eager's text.
     """
-    if resize and tuple(tensor.shape) != shape.sizes:
-        resize_output_(tensor, shape.sizes, tensor.device)
-        if tuple(tensor.stride()) != shape.strides and tensor.numel() == shape.numel:
-            torch.ops.aten.as_strided_(tensor, shape.sizes, shape.strides)
+    if left is not None:
+        if tuple(tensor.shape) != left.sizes or tensor.stride() != left.strides:
+            resize_output_(tensor, left.sizes, tensor.device, left.strides)
+        if (tensor.is_conj(), tensor.is_neg()) != left.bits:
+            set_bits(tensor, left.bits)
+    elif resize and tuple(tensor.shape) != shape.sizes:
+        resize_output_(tensor, shape.sizes, tensor.device, shape.strides)
     if tensor.dtype is not shape.dtype:
         if not torch.can_cast(shape.dtype, tensor.dtype):
             raise RuntimeError(
@@ -351,7 +282,7 @@ def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool) -> Non
                 f"{_scalar_name(tensor.dtype)}"
             )
         value = Value(active.trace.add_node(active.builder().make_cast(value, tensor.dtype)))
-    write(tensor, value)
+    write(tensor, with_bits(tensor, value))
 
 
 def _scalar_name(dtype: torch.dtype) -> str:
@@ -402,6 +333,6 @@ def _undeferred(info: Operator, entry: Entry, args: tuple[Any, ...], kwargs: dic
             flat.append(None)
         else:
             d = next(data)
-            dense = dense_shape(Shape(d.shape.dtype, d.shape.sizes, d.shape.strides))
-            flat.append(new_tensor(dense, Value(active.builder().make_device_data(d))))
+            own = Shape(d.shape.dtype, d.shape.sizes, d.shape.strides)
+            flat.append(new_result(own, Value(active.builder().make_device_data(d))))
     return pack_results(info.returns, flat)

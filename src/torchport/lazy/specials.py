@@ -16,6 +16,7 @@ from torchport import metrics
 from torchport.backend import Shape, Value
 from torchport.ir.call import Call, number, operand
 from torchport.lazy import active
+from torchport.lazy.attention import fused_sdp_choice
 from torchport.lazy.reading import host_tensor
 from torchport.lazy.recording import cut_if_due, read, upload, with_bits, write
 from torchport.lazy.source import user_location
@@ -35,6 +36,7 @@ METADATA_OPERATORS = (
     "set_.source_Storage_storage_offset",
     "set_.source_Storage",
     "set_.source_Tensor",
+    "is_set_to",
 )
 
 
@@ -234,7 +236,7 @@ _full_calls: dict[Any, Call] = {}
 
 def _check_overlap(tensor: torch.Tensor) -> None:
     torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta").zero_()
-    if any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
+    if tensor.numel() and any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
@@ -264,7 +266,10 @@ def resize_(
         raise RuntimeError(f"Unsupported memory format {memory_format}")
     if sizes == tuple(self.shape) and memory_format is None:
         return self
-    strides = _strides_for(sizes, memory_format)
+    return _resize_to(self, sizes, _strides_for(sizes, memory_format))
+
+
+def _resize_to(self: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     needed = Shape(self.dtype, sizes, strides).storage_numel + int(self.storage_offset())
     storage = self.untyped_storage()
     if needed * self.dtype.itemsize > storage.nbytes():
@@ -278,8 +283,7 @@ def resize_(
                 )
                 copy_(aten.as_strided.default(grown, [old_numel], [1], 0), old)
             storage = grown.untyped_storage()
-    aten.set_.source_Storage_storage_offset(self, storage, self.storage_offset(), sizes, strides)
-    return self
+    return aten.set_.source_Storage_storage_offset(self, storage, self.storage_offset(), sizes, strides)  # type: ignore[no-any-return]
 
 
 def set_(self: torch.Tensor) -> torch.Tensor:
@@ -289,18 +293,30 @@ def set_(self: torch.Tensor) -> torch.Tensor:
     return aten.set_.source_Storage_storage_offset(self, storage, 0, [0], [1])  # type: ignore[no-any-return]
 
 
-def resize_output_(self: torch.Tensor, size: Sequence[int], device: torch.device) -> torch.Tensor:
-    """``aten::_resize_output_``: makes room for a result, with eager's warning when there was another one."""
-    if tuple(self.shape) != tuple(size):
-        if self.numel():
-            warnings.warn(
-                f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does "
-                f"not match the required output shape {list(size)}. This behavior is deprecated, and in a future "
-                "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse "
-                "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
-                UserWarning,
-                stacklevel=2,
-            )
+def resize_output_(
+    self: torch.Tensor, size: Sequence[int], device: torch.device, strides: tuple[int, ...] | None = None
+) -> torch.Tensor:
+    """``aten::_resize_output_``: makes room for a result, with eager's warning when there was another one.
+
+    Args:
+        self: the tensor.
+        size: its new sizes.
+        device: the operator's argument, not used.
+        strides: its new strides; row-major by default, where the sizes change.
+    """
+    changes = tuple(self.shape) != tuple(size)
+    if changes and self.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does "
+            f"not match the required output shape {list(size)}. This behavior is deprecated, and in a future "
+            "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse "
+            "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+            UserWarning,
+            stacklevel=2,
+        )
+    if strides is not None:
+        _resize_to(self, tuple(size), strides)
+    elif changes:
         resize_(self, size)
     return self
 
@@ -351,11 +367,6 @@ def native_batch_norm_out(
     for target, result in zip(targets, native_batch_norm(*args), strict=True):
         copy_(resize_output_(target, result.shape, target.device), result)
     return targets
-
-
-def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
-    """``aten::_fused_sdp_choice``: attention is traced as the matrix products that it consists of (SDPBackend.MATH)."""
-    return 0
 
 
 def record_stream(self: torch.Tensor, s: torch.Stream) -> None:

@@ -303,7 +303,7 @@ def test_seeding_does_not_change_what_was_drawn_before() -> None:
     assert torch.equal(after.cpu(), torch.rand(3))
 
 
-WITH_GENERATOR: dict[str, Callable[[str, torch.Generator], torch.Tensor]] = {
+WITH_GENERATOR: dict[str, Callable[[str, torch.Generator | None], torch.Tensor]] = {
     "rand": lambda D, g: torch.rand(4, device=D, generator=g),
     "randn": lambda D, g: torch.randn(20, device=D, generator=g),
     "randint": lambda D, g: torch.randint(50, (4,), device=D, generator=g),
@@ -329,6 +329,16 @@ def test_a_cpu_generator_is_honoured(name: str, barrier: str) -> None:
         generator.manual_seed(42)
         drawn.append(WITH_GENERATOR[name](D, generator))
         return [*drawn, torch.rand(2, device=D)]
+
+    check(program, barrier)
+
+
+@pytest.mark.parametrize("name", WITH_GENERATOR)
+def test_no_generator_is_the_devices_own(name: str, barrier: str) -> None:
+    def program(D: str, sync: Sync) -> object:
+        drawn = WITH_GENERATOR[name](D, None)
+        sync()
+        return drawn, torch.rand(2, device=D)
 
     check(program, barrier)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -21,6 +20,7 @@ from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backends.interpreter.computation import InterpretedComputation
 from torchport.backends.interpreter.delegate import InterpreterDelegate
+from torchport.backends.interpreter.memory import HELD, memory_of
 from torchport.backends.interpreter.steps import Step, lower_call
 from torchport.backends.interpreter.transfer import scalar_shape, to_device, to_host
 from torchport.ir.call import Call, Operand
@@ -168,6 +168,7 @@ class InterpreterBackend(BackendImplInterface):
         if device != computation.device:
             raise ValueError(f"{computation.name!r} was compiled for {computation.device}, not for {device}")
         results, program = computation.execute(arguments)
+        HELD.tidy()
         with self._lock:
             self._executed += 1
             if program is None:
@@ -187,6 +188,7 @@ class InterpreterBackend(BackendImplInterface):
         self, tensor: torch.Tensor, shape: Shape, device: BackendDevice
     ) -> BackendData:
         """A copy of the tensor on the device."""
+        HELD.tidy()
         return to_device(tensor, shape, device, self._place(device))
 
     def make_computation_data_from_scalar(
@@ -277,11 +279,8 @@ class InterpreterBackend(BackendImplInterface):
     # -- looking inside -----------------------------------------------------------------------------------------
 
     def get_metrics(self) -> Mapping[str, float]:
-        """Programs, executions, and the bytes that tensors' data holds now in this process."""
-        # Held bytes are counted when somebody asks: keeping count would cost every execution.
-        handles = {id(o.handle): o.handle for o in gc.get_objects() if type(o) is BackendData}
-        tensors = [h for h in handles.values() if isinstance(h, torch.Tensor)]
-        storages = {s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in tensors)}
+        """Programs, executions, the bytes that tensors' data holds now in this process, and those there are."""
+        memory = {"bytes_held": HELD.nbytes(), **memory_of(self._place(self._default_device()))}
         with self._lock:
             return {
                 "programs_compiled": self._compiled,
@@ -289,7 +288,7 @@ class InterpreterBackend(BackendImplInterface):
                 "executions_node_by_node": self._recovered,
                 "in_place_ops": self._in_place,
                 "donated_buffers": self._donated,
-                "bytes_held": sum(storages.values()),
+                **memory,
             }
 
     def create_metric_report(self) -> str:

@@ -9,6 +9,7 @@ import torch
 
 from torchport.backend.data import BackendData
 from torchport.backend.device import BackendDevice
+from torchport.backends.interpreter.memory import HELD
 from torchport.ir.call import Call, Operand
 from torchport.ir.shape import Shape
 
@@ -53,16 +54,19 @@ def result_maker(device: BackendDevice) -> Callable[[torch.Tensor, Shape], Backe
     storage relies on them. Where they differ (an operator whose output size depends on values), or the promised layout
     overlaps itself, the data has the tensor's own shape. The sizes of a shape with symbols are the tensor's.
     """
+    note = HELD.note
 
     def result(tensor: torch.Tensor, shape: Shape) -> BackendData:
         if any(shape.symbolic):
             shape = actual_shape(tensor, shape)
         if tensor.shape != shape.sizes or tensor.dtype is not shape.dtype:
-            return BackendData(device, shape_of(tensor), tensor)
-        if tensor.stride() != shape.strides:
-            if not is_dense(shape):
-                return BackendData(device, shape_of(tensor), tensor)
-            tensor = in_layout(tensor, shape.sizes, shape.strides)
+            shape = shape_of(tensor)
+        elif tensor.stride() != shape.strides:
+            if is_dense(shape):
+                tensor = in_layout(tensor, shape.sizes, shape.strides)
+            else:
+                shape = shape_of(tensor)
+        note(tensor)
         return BackendData(device, shape, tensor)
 
     return result

@@ -113,6 +113,7 @@ def cpu_native_dropout(generator: torch.Generator) -> Callable[..., tuple[torch.
             return output, mask
         keep = 1.0 - p
         mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(keep, generator=generator)
-        return x.mul(mask).mul_(0.0 if keep == 0 else 1.0 / keep), mask
+        # C++ multiplies by a Scalar, which is rounded to the dtype of the tensor; a Python number would not be.
+        return torch.ops.aten.mul_.Scalar(x.mul(mask), 0.0 if keep == 0 else 1.0 / keep), mask
 
     return native_dropout

@@ -159,7 +159,7 @@ def lower_call(call: Call, device: torch.device, generator: torch.Generator) -> 
 def _bound_step(step: Step, op: OpOverload, call: Call) -> Step:
     """The step with the fastest functions of an overload and of its in-place twin."""
     function, step = _bind(step, op, call)
-    other = twin(op)
+    other = twin(op, call.inputs[0].dtype if call.inputs else None)
     in_place = None if other is None else _bind(step, other, call)[0]
     if in_place is not None and step.form is Form.SEQUENCE:
         return replace(step, function=function, in_place=_returning_list(in_place), writes=len(call.outputs))
