@@ -15,9 +15,20 @@ from torchport_runtime.errors import UnsupportedOperationError
 Array = np.ndarray[Any, Any]
 
 NUMPY = {
-    **{"f16": np.float16, "f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128},
-    **{"b8": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64},
-    **{"u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64},
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "c64": np.complex64,
+    "c128": np.complex128,
+    "b8": np.bool_,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "u64": np.uint64,
 }
 """Short name → numpy's type. numpy has no bfloat16 and no complex32."""
 
@@ -25,7 +36,7 @@ NAMES = {np.dtype(t): name for name, t in NUMPY.items()}
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """numpy's type of a short name.
+    """Numpy's type of a short name.
 
     Raises:
         UnsupportedOperationError: numpy has no such type.

@@ -223,11 +223,26 @@ POINTWISE: dict[str, Function] = {
     **{
         f"aten.{name}.default": _float_unary(function)
         for name, function in {
-            **{"sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1},
-            **{"log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p},
-            **{"sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh},
-            **{"asin": np.arcsin, "acos": np.arccos, "atan": np.arctan},
-            **{"asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh},
+            "sqrt": np.sqrt,
+            "exp": np.exp,
+            "exp2": np.exp2,
+            "expm1": np.expm1,
+            "log": np.log,
+            "log2": np.log2,
+            "log10": np.log10,
+            "log1p": np.log1p,
+            "sin": np.sin,
+            "cos": np.cos,
+            "tan": np.tan,
+            "sinh": np.sinh,
+            "cosh": np.cosh,
+            "tanh": np.tanh,
+            "asin": np.arcsin,
+            "acos": np.arccos,
+            "atan": np.arctan,
+            "asinh": np.arcsinh,
+            "acosh": np.arccosh,
+            "atanh": np.arctanh,
         }.items()
     },
 }

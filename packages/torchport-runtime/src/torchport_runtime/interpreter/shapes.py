@@ -121,7 +121,7 @@ def _index(x: Array, indices: Sequence[Array | None]) -> Any:
 
 def _index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False) -> Any:
     made = x.copy()
-    where = tuple(slice(None) if i is None else i for i in indices)
+    where: Any = tuple(slice(None) if i is None else i for i in indices)
     if accumulate:
         np.add.at(made, where, values)
     else:
@@ -148,7 +148,7 @@ def _scatter(x: Array, dim: int, index: Array, source: Any) -> Any:
 
 def _scatter_add(x: Array, dim: int, index: Array, source: Array) -> Any:
     made = x.copy()
-    where = list(np.indices(index.shape, sparse=True))
+    where: list[Any] = list(np.indices(index.shape, sparse=True))
     where[dim % x.ndim] = index
     np.add.at(made, tuple(where), source[tuple(slice(n) for n in index.shape)])
     return made
