@@ -19,11 +19,6 @@ def _addmm(bias: Array, a: Array, b: Array, beta: Any = 1, alpha: Any = 1) -> An
     return product + (bias if beta == 1 else bias * bias.dtype.type(beta))
 
 
-def _linear(x: Array, weight: Array, bias: Array | None = None) -> Any:
-    product = x @ weight.T
-    return product if bias is None else product + bias
-
-
 def _spread(values: Sequence[int], count: int) -> list[int]:
     return list(values) * count if len(values) == 1 else list(values)
 
@@ -229,11 +224,7 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,
 ) -> Any:
-    if enable_gqa:
-        key = np.repeat(key, query.shape[-3] // key.shape[-3], -3)
-        value = np.repeat(value, query.shape[-3] // value.shape[-3], -3)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = (query @ np.swapaxes(key, -1, -2)) * query.dtype.type(factor)
     if is_causal:
@@ -259,10 +250,9 @@ def _flash_attention(
 
 
 LAYERS: dict[str, Function] = {
-    **{f"aten.{name}.default": np.matmul for name in ("mm", "bmm", "matmul", "mv", "dot")},
+    **{f"aten.{name}.default": np.matmul for name in ("mm", "bmm", "mv", "dot")},
     "aten.addmm.default": _addmm,
     "aten.baddbmm.default": _addmm,
-    "aten.linear.default": _linear,
     "aten.convolution.default": _convolution,
     "aten.max_pool2d_with_indices.default": _max_pool,
     "aten.avg_pool2d.default": _avg_pool,
@@ -270,9 +260,7 @@ LAYERS: dict[str, Function] = {
     "aten.native_layer_norm.default": _layer_norm,
     "aten._native_batch_norm_legit_no_training.default": _batch_norm,
     "aten.native_group_norm.default": _group_norm,
-    "aten.scaled_dot_product_attention.default": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash_attention,
-    "aten.dropout.default": lambda x, p, train: x,
     "aten.native_dropout.default": lambda x, p, train: [x, np.ones(x.shape, bool)],
 }
 """Operator → its function of arrays and numbers; those that draw random numbers only as they are in evaluation."""

@@ -54,7 +54,13 @@ def _true_divide(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
 
 def _pow(a: Any, b: Any) -> Any:
     dtype = promoted([a, b])
-    return np.power(np.asarray(a, dtype), np.asarray(b, dtype))
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    if dtype.kind != "i":
+        return np.power(a, b)
+    # numpy refuses whole numbers to negative powers; PyTorch rounds them towards zero.
+    powers = np.power(a, np.maximum(b, 0))
+    inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
+    return np.where(b < 0, inverse, powers).astype(dtype)
 
 
 def _clamp(x: Array, low: Any = None, high: Any = None) -> Any:
@@ -72,6 +78,8 @@ def _where(condition: Array, a: Any, b: Any) -> Any:
 
 def _sigmoid(x: Array) -> Any:
     x = as_float(x)
+    if x.dtype.kind == "c":
+        return 1 / (1 + np.exp(-x))
     wide = x.astype(np.float32) if x.dtype == np.float16 else x
     e = np.exp(-np.abs(wide))
     return np.where(wide >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
@@ -118,22 +126,19 @@ def _elu(x: Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
     return np.where(x > 0, x * scale, np.expm1(np.minimum(x, 0) * input_scale) * alpha * scale).astype(x.dtype)
 
 
+def _logit(x: Array, eps: float | None = None) -> Any:
+    x = as_float(x)
+    if eps is not None:
+        x = np.clip(x, x.dtype.type(eps), x.dtype.type(1 - eps))
+    return np.log(x / (1 - x))
+
+
 def _round(x: Array, decimals: int = 0) -> Any:
     return np.round(x, decimals)
 
 
 def _logical(function: Function) -> Function:
     return lambda a, b: function(np.asarray(a).astype(bool), np.asarray(b).astype(bool))
-
-
-def _remainder(a: Any, b: Any) -> Any:
-    dtype = promoted([a, b])
-    return np.mod(np.asarray(a, dtype), np.asarray(b, dtype))
-
-
-def _fmod(a: Any, b: Any) -> Any:
-    dtype = promoted([a, b])
-    return np.fmod(np.asarray(a, dtype), np.asarray(b, dtype))
 
 
 def _masked_fill(x: Array, mask: Array, value: Any) -> Any:
@@ -168,8 +173,8 @@ POINTWISE: dict[str, Function] = {
     **{f"aten.mul.{v}": _binary(np.multiply) for v in ("Tensor", "Scalar")},
     **{f"aten.div.{v}": _true_divide for v in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     **{f"aten.pow.{v}": _pow for v in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
-    **{f"aten.remainder.{v}": _remainder for v in ("Tensor", "Scalar", "Scalar_Tensor")},
-    **{f"aten.fmod.{v}": _fmod for v in ("Tensor", "Scalar")},
+    **{f"aten.remainder.{v}": _binary(np.mod) for v in ("Tensor", "Scalar", "Scalar_Tensor")},
+    **{f"aten.fmod.{v}": _binary(np.fmod) for v in ("Tensor", "Scalar")},
     **{f"aten.eq.{v}": _binary(np.equal) for v in ("Tensor", "Scalar")},
     **{f"aten.ne.{v}": _binary(np.not_equal) for v in ("Tensor", "Scalar")},
     **{f"aten.lt.{v}": _binary(np.less) for v in ("Tensor", "Scalar")},
@@ -180,7 +185,7 @@ POINTWISE: dict[str, Function] = {
     **{f"aten.bitwise_or.{v}": _binary(np.bitwise_or) for v in ("Tensor", "Scalar")},
     **{f"aten.bitwise_xor.{v}": _binary(np.bitwise_xor) for v in ("Tensor", "Scalar")},
     **{f"aten.clamp.{v}": _clamp for v in ("default", "Tensor")},
-    **{f"aten.where.{v}": _where for v in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
+    "aten.where.self": _where,
     **{f"aten.masked_fill.{v}": _masked_fill for v in ("Scalar", "Tensor")},
     "aten.maximum.default": _binary(np.maximum),
     "aten.minimum.default": _binary(np.minimum),
@@ -196,7 +201,7 @@ POINTWISE: dict[str, Function] = {
     "aten.addcdiv.default": _addcdiv,
     "aten.neg.default": np.negative,
     "aten.abs.default": np.abs,
-    "aten.sign.default": np.sign,
+    "aten.sign.default": lambda x: x if x.dtype == bool else np.sign(x),
     "aten.floor.default": lambda x: x if x.dtype.kind in "iu" else np.floor(x),
     "aten.ceil.default": lambda x: x if x.dtype.kind in "iu" else np.ceil(x),
     "aten.trunc.default": lambda x: x if x.dtype.kind in "iu" else np.trunc(x),
@@ -215,11 +220,10 @@ POINTWISE: dict[str, Function] = {
     "aten.hardswish.default": lambda x: (x * np.clip(x + 3, 0, 6) / 6).astype(x.dtype),
     "aten.hardsigmoid.default": lambda x: (np.clip(x + 3, 0, 6) / 6).astype(x.dtype),
     "aten.mish.default": lambda x: (x * np.tanh(_softplus(x))).astype(x.dtype),
-    "aten.square.default": lambda x: x * x,
     "aten.rsqrt.default": _rsqrt,
     "aten.reciprocal.default": _float_unary(lambda x: (1 / x).astype(x.dtype)),
     "aten.erf.default": erf,
-    "aten.logit.default": _float_unary(lambda x: np.log(x / (1 - x))),
+    "aten.logit.default": _logit,
     **{
         f"aten.{name}.default": _float_unary(function)
         for name, function in {

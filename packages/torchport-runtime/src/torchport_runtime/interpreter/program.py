@@ -18,7 +18,7 @@ from torchport_runtime.plain import LEAF, PARTITION, DType, Graph, Node, Number,
 OPERATORS: Mapping[str, Callable[..., Any]] = {**POINTWISE, **SHAPES, **REDUCTIONS, **LAYERS}
 """Every operator that runs here."""
 
-_DRAWS = frozenset({"aten.dropout.default", "aten.native_dropout.default"})
+_DRAWS = frozenset({"aten.native_dropout.default"})
 
 Part = Callable[[list[Any], list[Any]], list[Any]]
 

@@ -45,9 +45,9 @@ def _variance(x: Array, dims: Any = None, correction: Any = 1, keepdim: bool = F
     wide = _wide(x)
     count = int(np.prod([x.shape[a] for a in axes]))
     centred = np.abs(wide - np.mean(wide, axes, keepdims=True)) ** 2
-    return (np.sum(centred, axes, keepdims=keepdim) / max(count - (1 if correction is None else correction), 0)).astype(
-        x.dtype
-    )
+    freedom = np.asarray(max(count - (1 if correction is None else correction), 0), centred.dtype)
+    found: Any = np.sum(centred, axes, keepdims=keepdim) / freedom
+    return found.astype(x.real.dtype)
 
 
 def _var_mean(x: Array, dims: Any = None, correction: Any = 1, keepdim: bool = False) -> list[Any]:
@@ -60,6 +60,8 @@ def _extreme(function: Function) -> Function:
 
 def _extreme_of_dim(function: Function, where: Function) -> Function:
     def run(x: Array, dim: int, keepdim: bool = False) -> list[Any]:
+        if not x.ndim:
+            return [x, np.zeros((), np.int64)]
         at = where(x, axis=dim, keepdims=True)
         values = np.take_along_axis(x, at, dim)
         return [values, at] if keepdim else [values.squeeze(dim), at.squeeze(dim)]
@@ -89,7 +91,7 @@ def _cumsum(x: Array, dim: int, dtype: DType | None = None) -> Any:
 
 def _sort(x: Array, dim: int = -1, descending: bool = False) -> list[Any]:
     at = _order(x, dim, descending)
-    return [np.take_along_axis(x, at, dim), at]
+    return [np.take_along_axis(x, at, dim) if x.ndim else x, at]
 
 
 def _sort_stable(x: Array, stable: bool | None = None, dim: int = -1, descending: bool = False) -> list[Any]:
@@ -97,6 +99,8 @@ def _sort_stable(x: Array, stable: bool | None = None, dim: int = -1, descending
 
 
 def _order(x: Array, dim: int, descending: bool) -> Any:
+    if not x.ndim:
+        return np.zeros((), np.int64)
     if not descending:
         return np.argsort(x, dim, kind="stable")
     # Stable the other way round: equal elements keep their order, which reversing an ascending order would not.
@@ -104,12 +108,10 @@ def _order(x: Array, dim: int, descending: bool) -> Any:
     return x.shape[dim] - 1 - np.flip(backwards, dim)
 
 
-def _argsort(x: Array, dim: int = -1, descending: bool = False) -> Any:
-    return _order(x, dim, descending)
-
-
 def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> list[Any]:
     at = _order(x, dim, largest)
+    if not x.ndim:
+        return [x, at]
     at = at[(slice(None),) * (dim % x.ndim) + (slice(k),)]
     return [np.take_along_axis(x, at, dim), at]
 
@@ -122,6 +124,8 @@ def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Any:
 
 def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Any:
     wide = _wide(as_float(x))
+    if not x.size:
+        return x
     shifted = wide - np.max(wide, dim, keepdims=True)
     found = shifted - np.log(np.sum(np.exp(shifted), dim, keepdims=True))
     return found.astype(np.float32 if half_to_float else x.dtype)
@@ -129,7 +133,9 @@ def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Any:
 
 def _logsumexp(x: Array, dims: Any, keepdim: bool = False) -> Any:
     axes = _axes(x, dims)
-    top = np.max(x, axes, keepdims=True)
+    x = as_float(x)
+    top = np.max(x.real, axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0).astype(top.dtype)
     found = np.log(np.sum(np.exp(x - top), axes, keepdims=True)) + top
     return found if keepdim else np.squeeze(found, axes)
 
@@ -155,7 +161,6 @@ REDUCTIONS: dict[str, Function] = {
     "aten.cumsum.default": _cumsum,
     "aten.sort.default": _sort,
     "aten.sort.stable": _sort_stable,
-    "aten.argsort.default": _argsort,
     "aten.topk.default": _topk,
     "aten._softmax.default": _softmax,
     "aten._log_softmax.default": _log_softmax,

@@ -159,7 +159,7 @@ def _embedding(weight: Array, indices: Array, *ignored: Any, **more: Any) -> Any
 
 
 def _index_select(x: Array, dim: int, index: Array) -> Any:
-    return np.take(x, index, dim)
+    return np.take(x, index.reshape(-1), dim) if x.ndim else x
 
 
 def _roll(x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
@@ -188,7 +188,7 @@ def _slice_scatter(
 
 def _select_scatter(x: Array, source: Array, dim: int, index: int) -> Any:
     made = x.copy()
-    _select(made, dim, index)[...] = source
+    made[(slice(None),) * (dim % x.ndim) + (index,)] = source
     return made
 
 
@@ -197,8 +197,8 @@ def _scalar_tensor(value: Any, dtype: DType | None = None, **ignored: Any) -> An
 
 
 SHAPES: dict[str, Function] = {
-    **{f"aten.{n}.default": _reshape for n in ("view", "view_copy", "reshape", "_unsafe_view", "_reshape_alias")},
-    **{f"aten.{n}.default": lambda x, **k: x for n in ("alias", "detach", "clone", "contiguous", "lift_fresh", "lift")},
+    **{f"aten.{n}.default": _reshape for n in ("view", "view_copy", "_unsafe_view", "_reshape_alias")},
+    **{f"aten.{n}.default": lambda x, **k: x for n in ("alias", "detach", "clone", "lift_fresh", "lift")},
     **{f"aten.{n}.default": lambda x, **k: x for n in ("alias_copy", "detach_copy", "lift_fresh_copy")},
     **{f"aten.{n}.default": lambda x, dims: np.transpose(x, dims) for n in ("permute", "permute_copy")},
     **{f"aten.{n}.default": _expand for n in ("expand", "expand_copy")},
