@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
+from torch.autograd.graph import increment_version
 
 from torchport import metrics
 from torchport.backend import Shape, Value
@@ -20,23 +20,22 @@ from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.lazy import active, eager
 from torchport.lazy.compilation import run_graph
-from torchport.lazy.reading import view_of_storage
 from torchport.lazy.recording import (
+    Arguments,
     Entry,
     build_entry,
     collect,
     cut_if_due,
-    layout_of,
     record,
     write,
 )
 from torchport.lazy.schema import Kind, Operator, describe
-from torchport.lazy.specials import resize_output_
+from torchport.lazy.specials import metadata_kernel, resize_output_
 from torchport.lazy.tensor import dense_shape, new_tensor
 from torchport.lazy.trace import LOCK
+from torchport.lazy.write_checks import check_writes, may_overlap, share_storages
 
 Kernel = Callable[..., Any]
-_PROBE_LIMIT_BYTES = 1 << 24
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -123,6 +122,15 @@ def pack_results(returns: tuple[str, ...], flat: list[Any]) -> Any:
     return packed[0] if len(packed) == 1 else tuple(packed)
 
 
+def _kernel_of_elements(op: OpOverload) -> Kernel | None:
+    """PyTorch's own kernel of an operator on lists, which calls the operator of each element; ``None`` without one."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = op.name()
+    if not has_kernel(name, "CompositeExplicitAutograd") or has_kernel(name, "CPU"):
+        return None
+    return metadata_kernel(op)
+
+
 def _mutating_kernel(info: Operator) -> Kernel:
     op, functional = info.op, info.functional
     assert functional is not None
@@ -131,7 +139,8 @@ def _mutating_kernel(info: Operator) -> Kernel:
     functional_info = describe(functional)
     outs = frozenset(m.name for m in info.mutations if m.is_out)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
-    in_place = any(not m.is_out and not m.is_list for m in info.mutations) and not outs
+    lists = [m.name for m in info.mutations if m.is_list and not m.is_out]
+    one_by_one = _kernel_of_elements(op) if lists else None
     position = {m.name: m.position for m in info.mutations}
     defaults = _missing_defaults(op, functional)
 
@@ -149,6 +158,8 @@ def _mutating_kernel(info: Operator) -> Kernel:
                         "Expected all tensors to be on the same device, but found at least two devices, "
                         f"{active.device_type}:0 and cpu!"
                     )
+            if one_by_one is not None and share_storages([written(name, args, kwargs) for name in lists], args):
+                return one_by_one(*args, **kwargs)
             if len(args) < len(defaults):
                 args += defaults[len(args) :]
             found = collect(info, args, kwargs, outs)
@@ -158,14 +169,9 @@ def _mutating_kernel(info: Operator) -> Kernel:
             key = tuple(found[0])
             entry = entries.get(key)
             if entry is None:
-                if in_place or (outs and any(_is_aliased(args, kwargs.get(name)) for name in outs)):
-                    _check_writes(info, args, kwargs)
-                inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
-                entry = entries[key] = build_entry(functional_info, functional, inputs, keywords, found, outs)
-            elif (in_place and _is_aliased(args, args[0])) or (
-                outs and any(_is_aliased(args, kwargs.get(name)) for name in outs)
-            ):
-                _check_writes(info, args, kwargs)
+                entry = entries[key] = _checked_entry(info, functional_info, args, kwargs, found, outs)
+            elif any(may_overlap(kwargs.get(name), args) for name in outs) if outs else may_overlap(args[0], args):
+                check_writes(op, args, kwargs)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
@@ -173,6 +179,9 @@ def _mutating_kernel(info: Operator) -> Kernel:
             counter.value += 1
             node = record(entry.call, found[1], found[2])
             result = _write_results(info, functional_info, entry, node, args, kwargs, written)
+            for name in lists:
+                # Autograd leaves that to the kernels of operators on lists.
+                increment_version(written(name, args, kwargs))
             if active.cut_due:
                 cut_if_due()
             return result
@@ -191,75 +200,46 @@ def _missing_defaults(op: OpOverload, functional: OpOverload) -> tuple[Any, ...]
     return tuple(a.default_value if a.has_default_value() else None for a in own[:needed])
 
 
-def _functional_arguments(
-    info: Operator, functional: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], outs: frozenset[str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same arguments for the functional form; a dtype that it takes from ``out`` is named."""
-    keywords = {k: v for k, v in kwargs.items() if k not in outs}
-    if outs and "dtype" in functional.keyword_kinds and "dtype" not in info.keyword_kinds:
-        for m in info.mutations:
-            keywords["dtype"] = kwargs[m.name].dtype
-    return args, keywords
-
-
-def _check_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Runs an operator that writes on host tensors laid out like its own.
-
-    It raises what its functional form does not: a dtype or a size that does not fit, cells that overlap.
+def _checked_entry(
+    info: Operator,
+    functional: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    found: Arguments,
+    outs: frozenset[str],
+) -> Entry:
+    """The entry of the functional form for a write that eager accepts.
 
     Raises:
-        Exception: eager's own.
+        Exception: eager's own, for the operator or for what it would write to.
     """
-    op = info.op
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    # The cells that a mask selects depend on its values; there only the meta kernel can tell.
-    masked = any(t.dtype in (torch.bool, torch.uint8) for t in tensors)
-    small = sum(t.untyped_storage().nbytes() for t in tensors) <= _PROBE_LIMIT_BYTES
-    device = "cpu" if small and not masked else "meta"
-    storages: dict[int, torch.Tensor] = {}
-
-    def convert(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            storage = x.untyped_storage()
-            flat = storages.get(storage._cdata)
-            if flat is None:
-                flat = storages[storage._cdata] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=device)
-            return view_of_storage(flat, layout_of(x))
-        return [convert(y) for y in x] if isinstance(x, (list, tuple)) else x
-
-    state = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in op.tags else None
+    keywords = {k: v for k, v in kwargs.items() if k not in outs}
+    takes_dtype = bool(outs) and "dtype" in functional.keyword_kinds
+    if takes_dtype and "dtype" not in info.keyword_kinds:
+        keywords["dtype"] = kwargs[info.mutations[-1].name].dtype
     try:
-        with torch._C._AutoDispatchBelowAutograd():
-            op(*[convert(a) for a in args], **{k: convert(v) for k, v in kwargs.items()})
-    except NotImplementedError as error:
-        if "not implemented for" in str(error):  # not for this dtype, in eager's words
-            raise
-        return  # no kernel: what the functional form accepts is accepted
-    finally:
-        if state is not None:
-            torch.set_rng_state(state)
+        entry = build_entry(functional, functional.op, args, keywords, found, outs)
+    except Exception:
+        # Eager may refuse what is written to before it refuses what is computed.
+        check_writes(info.op, args, kwargs)
+        raise
+    check_writes(info.op, args, _with_room(info, entry, kwargs) if outs else kwargs)
+    if takes_dtype and keywords.get("dtype") is None:
+        target, shape = kwargs[info.mutations[0].name], entry.call.outputs[info.mutations[0].result]
+        if shape is not None and target.dtype is not shape.dtype:
+            # Eager takes it, so it computes in the dtype that it is given to fill.
+            entry = build_entry(functional, functional.op, args, {**keywords, "dtype": target.dtype}, found, outs)
+    return entry
 
 
-def _is_aliased(args: tuple[Any, ...], target: Any) -> bool:
-    """Whether another operand shares the written tensor's storage in another layout: eager may refuse that."""
-    if not isinstance(target, torch.Tensor):
-        return False
-    storage = target.untyped_storage()
-    for a in args:
-        if (
-            isinstance(a, torch.Tensor)
-            and a is not target
-            and a.untyped_storage() is storage
-            and a.numel()
-            and target.numel()
-            and (
-                a.storage_offset() != target.storage_offset()
-                or a.stride() != target.stride()
-                or a.shape != target.shape
-            )
-        ):
-            return True
-    return False
+def _with_room(info: Operator, entry: Entry, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments, with an empty tensor for each ``out`` that the result will resize, with a warning."""
+    roomy = dict(kwargs)
+    for m in info.mutations:
+        out, shape = kwargs[m.name], None if m.is_list else entry.call.outputs[m.result]
+        if shape is not None and tuple(out.shape) != shape.sizes:
+            roomy[m.name] = out.new_empty(0)
+    return roomy
 
 
 def _write_results(
@@ -340,16 +320,16 @@ def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool) -> Non
     Raises:
         RuntimeError: the value's dtype cannot be cast to the tensor's; eager's text.
     """
+    if tensor.dtype is not shape.dtype and not torch.can_cast(shape.dtype, tensor.dtype):
+        raise RuntimeError(
+            f"result type {_scalar_name(shape.dtype)} can't be cast to the desired output type "
+            f"{_scalar_name(tensor.dtype)}"
+        )
     if resize and tuple(tensor.shape) != shape.sizes:
         resize_output_(tensor, shape.sizes, tensor.device)
         if tuple(tensor.stride()) != shape.strides and tensor.numel() == shape.numel:
             torch.ops.aten.as_strided_(tensor, shape.sizes, shape.strides)
     if tensor.dtype is not shape.dtype:
-        if not torch.can_cast(shape.dtype, tensor.dtype):
-            raise RuntimeError(
-                f"result type {_scalar_name(shape.dtype)} can't be cast to the desired output type "
-                f"{_scalar_name(tensor.dtype)}"
-            )
         value = Value(active.trace.add_node(active.builder().make_cast(value, tensor.dtype)))
     write(tensor, value)
 

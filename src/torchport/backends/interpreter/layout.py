@@ -67,6 +67,13 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
+def reinterpreted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``aten.view.dtype`` of any value: it asks for a layout, and only the elements matter, in row-major order."""
+    if x.dtype.itemsize != dtype.itemsize and not (x.is_contiguous() and x.storage_offset() == 0):
+        x = x.clone(memory_format=torch.contiguous_format)
+    return x.view(dtype)
+
+
 def as_strided_in(shape: Shape) -> Callable[..., torch.Tensor]:
     """``aten.as_strided`` on an operand that the trace saw in this layout.
 
