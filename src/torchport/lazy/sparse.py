@@ -221,7 +221,10 @@ def _sparse_mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return with_parts(mask, indices.clone(), self[tuple(indices)])
 
 
-_OURS = {("add.out", COO.key): _add_out, ("sparse_mask", COO.key): _sparse_mask}
+_OURS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("add.out", COO.key): _add_out,
+    ("sparse_mask", COO.key): _sparse_mask,
+}
 
 
 def _deferred(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
