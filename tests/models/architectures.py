@@ -130,7 +130,7 @@ def batch_for(config: PretrainedConfig) -> dict[str, torch.Tensor]:
             first = first or first_lines(error)
         else:
             return batch
-    raise NotRun(f"takes none of the batches; of the first: {first[:120]}")
+    raise NotRun(f"takes none of the batches; of the first: {first[:100]}")
 
 
 def prepared(architecture: str) -> tuple[PretrainedConfig, dict[str, torch.Tensor]]:
@@ -146,7 +146,9 @@ def prepared(architecture: str) -> tuple[PretrainedConfig, dict[str, torch.Tenso
     except TimeoutError:
         raise
     except Exception as error:
-        raise NotRun(f"no small one is made: {first_lines(error)[:120]}") from error
+        # One configuration class after the other is named in some messages.
+        kind = first_lines(error).partition(" <class")[0].partition(". ")[0]
+        raise NotRun(f"no small one is made: {kind[:100]}") from error
     if size > LARGEST:
         raise NotRun(f"{size:,} parameters when made small")
     return config, batch_for(config)
@@ -198,8 +200,12 @@ def render(results: dict[str, Result], command: str, seconds: float) -> str:
         lines += ["## Different from the CPU", "", *table(("architecture", "evaluation", "training"), failures)]
     rows = [(n, r.inputs, r.evaluation, r.training) for n, r in ran.items() if not r.failed]
     lines += ["## The same as on the CPU", "", *table(("architecture", "fed", "evaluation", "training"), rows)]
-    rest = [(n, r.reason) for n, r in results.items() if r.reason]
-    lines += ["## Not run, or not trained", "", *table(("architecture", "why"), rest)]
+    reasons: dict[str, list[str]] = {}
+    for name, result in results.items():
+        if result.reason:
+            reasons.setdefault(result.reason, []).append(name)
+    rest = [(", ".join(names), reason) for reason, names in reasons.items()]
+    lines += ["## Not run, or not trained", "", *table(("architectures", "why"), rest)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

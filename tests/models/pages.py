@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import platform
 import warnings
 from importlib.metadata import version
@@ -47,5 +48,5 @@ def prepare() -> None:
     """One thread, and libraries that keep to themselves what does not concern the comparison."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.set_verbosity(logging.CRITICAL)
     transformers.utils.logging.disable_progress_bar()

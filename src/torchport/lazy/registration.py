@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torchport.lazy.attention import scaled_dot_product_attention
 from torchport.lazy.autocast import register_autocast
 from torchport.lazy.kernels import make_kernel
 from torchport.lazy.linear import differentiable_linear_backward, linear_backward
+from torchport.lazy.padded_encoder import PADDED_KERNELS
 from torchport.lazy.recurrent import RECURRENT_KERNELS
 from torchport.lazy.sparse import register_sparse
 from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadata_kernel
@@ -138,6 +139,7 @@ _LEFT_TO_PYTORCH = frozenset(
 _EXPLICIT_KERNELS = {
     **SPECIAL_KERNELS,
     **RECURRENT_KERNELS,
+    **PADDED_KERNELS,
     **WIDENED_KERNELS,
     "linear_backward": linear_backward,
 }
@@ -246,22 +248,25 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
-_next_answer = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
 _interrupted = threading.local()
 
 
-def _type() -> Any:
-    """The guard's only answer, which PyTorch asks for four times per node of the autograd graph.
+def _answers() -> Iterator[Any]:
+    """The guard's only answer, for ever. PyTorch asks for it four times per node of the autograd graph.
 
     It also asks while an exception of a hook unwinds the C++ engine, with Python's error still set. No call of Python
     can succeed then, and where PyTorch asks a failed one ends the process. So the error is taken away and kept:
     :func:`take_interrupting_error` gives it back when the engine has ended.
+
+    An answer runs no bytecode at which Python looks for signals (``yield from`` an iterator in C has none), because an
+    exception of Ctrl-C would end the process in the same way.
     """
-    try:
-        return _next_answer()  # a call of C, which fails when an error is set, and takes half the time of a method
-    except SystemError as error:
-        _interrupted.error = error.__cause__
-        return torch._C._autograd.DeviceType.PrivateUse1
+    answer = {None: torch._C._autograd.DeviceType.PrivateUse1}
+    while True:
+        try:
+            yield from map(answer.__getitem__, itertools.repeat(None))  # each is a call, and fails when an error is set
+        except SystemError as error:
+            _interrupted.error = error.__cause__
 
 
 def take_interrupting_error() -> BaseException | None:
@@ -271,7 +276,7 @@ def take_interrupting_error() -> BaseException | None:
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    type_ = staticmethod(_type)
+    type_ = _answers().__next__
 
 
 def register_device(module: Any) -> None:

@@ -18,6 +18,7 @@ from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
 from torchport.lazy.autocast import forget_casts
+from torchport.lazy.padded_encoder import patch_encoder
 from torchport.lazy.registration import differentiate_twice, take_interrupting_error, trace_whole
 from torchport.lazy.sync import sync as barrier
 
@@ -149,7 +150,8 @@ def _swap_parameters(module: torch.nn.Module, function: Any, recurse: bool) -> l
 def _swap(parameter: torch.nn.Parameter, function: Any) -> bool:
     grad = parameter.grad
     with torch.no_grad():
-        moved = torch.nn.Parameter(function(parameter.detach()), parameter.requires_grad)
+        # .data, since it is all that an UninitializedParameter of a lazy module lets be read
+        moved = torch.nn.Parameter(function(parameter.data), parameter.requires_grad)
         moved_grad = None if grad is None else function(grad)
     moved.__dict__.update(parameter.__dict__)
     moved.__class__ = parameter.__class__
@@ -324,4 +326,5 @@ def install() -> None:
     _patch_pinning()
     _patch_forward_ad()
     _patch_linear_cross_entropy()
+    patch_encoder()
     register_optimizer_step_post_hook(_after_optimizer_step)
