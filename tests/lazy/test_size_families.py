@@ -65,6 +65,23 @@ def test_training_with_changing_sizes_equals_eager(name: str) -> None:
     assert compiles[0] <= 5  # the first step, the second one (it finds optimizer state), each once more with symbols
 
 
+def test_two_hundred_batch_sizes_are_a_handful_of_compiles() -> None:
+    trained = {d: made(MODELS["mlp"][0], d) for d in ("cpu", D)}
+    optimizers = {d: torch.optim.AdamW(m.parameters(), lr=1e-3) for d, m in trained.items()}
+    sizes = torch.randperm(200, generator=torch.Generator().manual_seed(0)) + 2
+    with counted("UncachedCompile") as compiles:
+        for n in sizes.tolist():
+            losses = {}
+            for device, model in trained.items():
+                optimizers[device].zero_grad()
+                loss = model(data(device, n, 3)).square().mean()
+                loss.backward()
+                optimizers[device].step()
+                losses[device] = loss.item()
+            assert losses[D] == pytest.approx(losses["cpu"], rel=1e-5)
+    assert compiles[0] <= 5
+
+
 def independent_sizes(device: str, sync: Callable[[], None]) -> object:
     found = []
     for rows, columns in ((4, 4), (6, 6), (6, 9), (3, 8), (5, 5), (8, 3), (4, 4)):

@@ -60,8 +60,8 @@ In none of them an operator falls back to eager execution. = equal to the last b
 against float64; ∅ the CPU refuses it (below); **✗** failed; – the model has no such thing."""
 
 ORACLE = """\
-In low precision the CPU is run with the formulas that PyTorch has for accelerators: the gradient of `dropout` from
-`native_dropout`, and attention as matrix products. The CPU's own differ by roundings.
+In low precision the CPU is run with the dropout that PyTorch has for accelerators, `native_dropout`: its gradient is
+more precise than the CPU's own by a rounding.
 """
 
 GENERATION = """\

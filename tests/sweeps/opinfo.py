@@ -28,20 +28,10 @@ import torchport
 from sweeps.expected import judge
 from sweeps.modes import MODES
 from sweeps.records import OpResult
-from sweeps.sweep import Sweep, all_operators, named_operators, run_sweep, sampled_operators
+from sweeps.sweep import EVERYTHING, Sweep, all_operators, named_operators, run_sweep, sampled_operators
 from sweeps.table import Run, write_pages
 
 CI_OPERATORS = 60
-NUMBERS = ("float32", "float64", "int64", "int32", "uint8", "bool", "bfloat16", "float16", "complex64")
-EVERYTHING = {
-    "fwd": NUMBERS,
-    "bwd": ("float32", "float64", "bfloat16", "float16", "complex64"),
-    "inplace": NUMBERS,
-    "out": NUMBERS,
-    "bwdbwd": ("float32", "float64", "complex64"),
-    "jvp": ("float32", "float64", "complex64"),
-}
-"""The sweeps whose tables are in ``docs/support``: mode → dtypes."""
 # What the first operations import; in the parent, so that no child spends its time on it.
 PRELOADED = ("torch._decomp", "torch._meta_registrations", "torch._refs", "torch._subclasses.fake_tensor")
 

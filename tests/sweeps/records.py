@@ -22,6 +22,8 @@ class Status(enum.StrEnum):
     """The result can be read, but a further operation on it fails or sees something else."""
     META = "meta"
     """Another structure, shape, dtype or device."""
+    COMPILES = "compiles"
+    """Equal to the CPU, but compiled again and again."""
     LOOSE = "loose"
     """Equal only within 1e-3."""
     PASS = "pass"

@@ -1,4 +1,6 @@
-"""A choice of operators, forward and backward, in each run of the tests; the whole is ``tests/sweeps/opinfo.py``.
+"""A choice of operators in each run of the tests: the same ones forward and backward, and a few of every other sweep.
+
+The whole is ``tests/sweeps/opinfo.py``.
 
 Here in one process: forking from a test process that has threads would hang now and then.
 """
@@ -13,13 +15,15 @@ import torch
 from sweeps.child import full_name, run_op
 from sweeps.expected import FAILURES, FALLBACKS, LAYOUTS, judge
 from sweeps.records import OpResult, SampleRecord
-from sweeps.sweep import Sweep, sampled_operators
+from sweeps.sweep import EVERYTHING, Sweep, sampled_operators, stratified_operators
 
 OPERATORS = 60
 SAMPLES = 2
+OF_EACH_SWEEP = 2
 
 FORWARD, BACKWARD = Sweep("fwd", "float32"), Sweep("bwd", "float32")
 CHOSEN = sampled_operators(OPERATORS)
+STRATA = [Sweep(mode, dtype) for mode, dtypes in EVERYTHING.items() for dtype in dtypes]
 
 
 def result_of(op: Any, sweep: Sweep) -> OpResult:
@@ -47,6 +51,12 @@ def test_an_operator_gives_what_the_cpu_gives(op: Any) -> None:
 @pytest.mark.parametrize("op", [op for op in CHOSEN if BACKWARD.dtype_for(op)], ids=full_name)
 def test_a_gradient_is_what_the_cpu_gives(op: Any) -> None:
     check(op, BACKWARD)
+
+
+@pytest.mark.parametrize("sweep", STRATA, ids=lambda s: f"{s.mode}-{s.dtype}")
+def test_a_few_operators_of_each_sweep(sweep: Sweep) -> None:
+    for op in stratified_operators(sweep, OF_EACH_SWEEP):
+        check(op, sweep)
 
 
 def test_the_choice_is_the_same_everywhere() -> None:

@@ -29,9 +29,9 @@ class RandomState:
         return {"state": rng.get_rng_state()}
 
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Puts the generator into that state.
+        """Puts the generator into that state, wherever ``torch.load(map_location=…)`` has put it.
 
         Raises:
             UnsupportedOperationError: the active backend has no such state.
         """
-        rng.set_rng_state(state_dict["state"])
+        rng.set_rng_state(state_dict["state"].cpu())

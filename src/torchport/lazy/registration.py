@@ -12,7 +12,8 @@ Three things reach a kernel of ours:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torchport.lazy.attention import scaled_dot_product_attention
 from torchport.lazy.autocast import register_autocast
 from torchport.lazy.kernels import make_kernel
 from torchport.lazy.linear import differentiable_linear_backward, linear_backward
+from torchport.lazy.padded_encoder import PADDED_KERNELS
 from torchport.lazy.recurrent import RECURRENT_KERNELS
 from torchport.lazy.sparse import register_sparse
 from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadata_kernel
@@ -137,6 +139,7 @@ _LEFT_TO_PYTORCH = frozenset(
 _EXPLICIT_KERNELS = {
     **SPECIAL_KERNELS,
     **RECURRENT_KERNELS,
+    **PADDED_KERNELS,
     **WIDENED_KERNELS,
     "linear_backward": linear_backward,
 }
@@ -245,10 +248,35 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+_interrupted = threading.local()
+
+
+def _answers() -> Iterator[Any]:
+    """The guard's only answer, for ever. PyTorch asks for it four times per node of the autograd graph.
+
+    It also asks while an exception of a hook unwinds the C++ engine, with Python's error still set. No call of Python
+    can succeed then, and where PyTorch asks a failed one ends the process. So the error is taken away and kept:
+    :func:`take_interrupting_error` gives it back when the engine has ended.
+
+    An answer runs no bytecode at which Python looks for signals (``yield from`` an iterator in C has none), because an
+    exception of Ctrl-C would end the process in the same way.
+    """
+    answer = {None: torch._C._autograd.DeviceType.PrivateUse1}
+    while True:
+        try:
+            yield from map(answer.__getitem__, itertools.repeat(None))  # each is a call, and fails when an error is set
+        except SystemError as error:
+            _interrupted.error = error.__cause__
+
+
+def take_interrupting_error() -> BaseException | None:
+    """The exception that was kept from this thread's backward pass, once."""
+    error: BaseException | None = _interrupted.__dict__.pop("error", None)
+    return error
+
+
 class _Guard(torch._C._acc.DeviceGuard):
-    # PyTorch asks four times per node of the autograd graph. A C function that always returns the same object answers
-    # in half the time of a method.
-    type_: Any = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
+    type_ = _answers().__next__
 
 
 def register_device(module: Any) -> None:

@@ -6,7 +6,6 @@ function of PyTorch that it replaces and why; tests/lazy/test_torch_internals.py
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,8 @@ from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
 from torchport.lazy.autocast import forget_casts
-from torchport.lazy.registration import differentiate_twice, trace_whole
+from torchport.lazy.padded_encoder import patch_encoder
+from torchport.lazy.registration import differentiate_twice, take_interrupting_error, trace_whole
 from torchport.lazy.sync import sync as barrier
 
 
@@ -150,7 +150,8 @@ def _swap_parameters(module: torch.nn.Module, function: Any, recurse: bool) -> l
 def _swap(parameter: torch.nn.Parameter, function: Any) -> bool:
     grad = parameter.grad
     with torch.no_grad():
-        moved = torch.nn.Parameter(function(parameter.detach()), parameter.requires_grad)
+        # .data, since it is all that an UninitializedParameter of a lazy module lets be read
+        moved = torch.nn.Parameter(function(parameter.data), parameter.requires_grad)
         moved_grad = None if grad is None else function(grad)
     moved.__dict__.update(parameter.__dict__)
     moved.__class__ = parameter.__class__
@@ -197,11 +198,14 @@ def _patch_backward() -> None:
         before = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         try:
-            result = original(t_outputs, *args, **kwargs)
+            return original(t_outputs, *args, **kwargs)
+        except BaseException:
+            error = take_interrupting_error()
+            if error is None:
+                raise
         finally:
             torch._C._set_multithreading_enabled(before)
-        _raise_hook_error()
-        return result
+        raise error
 
     autograd._engine_run_backward = _engine_run_backward
 
@@ -302,48 +306,6 @@ def _patch_linear_cross_entropy() -> None:
     LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign]
 
 
-_hook_errors = threading.local()
-
-
-def _patch_hooks() -> None:
-    """``Tensor.register_hook`` and its kin: an exception in a hook would end the process.
-
-    PyTorch asks the device's guard, which is Python, while the exception is on its way through C++. So it is kept,
-    the gradient passes unchanged, and it is raised when the backward pass ends.
-    """
-
-    def guard(owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-
-        def register(self: Any, hook: Any) -> Any:
-            if self.device.type != active.device_type:
-                return original(self, hook)
-
-            def guarded(argument: Any) -> Any:
-                if getattr(_hook_errors, "error", None) is not None:
-                    return None
-                try:
-                    return hook(argument)
-                except BaseException as error:  # noqa: BLE001 - raised again when the backward pass ends
-                    _hook_errors.error = error
-                    return None
-
-            return original(self, guarded)
-
-        register.__name__, register.__doc__ = name, original.__doc__
-        setattr(owner, name, register)
-
-    guard(torch.Tensor, "register_hook")
-    guard(torch.Tensor, "register_post_accumulate_grad_hook")
-
-
-def _raise_hook_error() -> None:
-    error = getattr(_hook_errors, "error", None)
-    if error is not None:
-        _hook_errors.error = None
-        raise error
-
-
 def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     if settings.barrier_after_optimizer_step and active.trace.operations:
         groups = optimizer.param_groups
@@ -362,7 +324,7 @@ def install() -> None:
     _patch_default_dtype()
     _patch_exports()
     _patch_pinning()
-    _patch_hooks()
     _patch_forward_ad()
     _patch_linear_cross_entropy()
+    patch_encoder()
     register_optimizer_step_post_hook(_after_optimizer_step)
