@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,10 @@ hypothesis_settings.load_profile("torchport")
 # Sums are split by the number of threads, so the bits of a result would depend on the machine; and a process whose
 # thread pool has started may hang in a forked child.
 torch.set_num_threads(1)
+
+
+# A program that an earlier run has left on the disk would hide a compile; tests of that cache name a folder.
+os.environ["TORCHPORT_CACHE_DIR"] = settings.cache_dir = "off"
 
 
 @pytest.fixture(autouse=True)

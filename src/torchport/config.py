@@ -147,6 +147,21 @@ class Settings:
     compile_cache_entries: int = _setting(
         1024, _whole(1), "How many compiled graphs are kept; the least recently used one is dropped first."
     )
+    cache_dir: str = _setting(
+        "",
+        Rule("folders; `off`; and nothing, for `torchport` in the user's cache folder", lambda value: True),
+        "The folder of the compile cache on disk, where a second process finds what the first one compiled, for "
+        "backends that declare `Capabilities.serialization`. `off`: there is none.",
+    )
+    cache_dir_mb: int = _setting(
+        1024, _whole(1), "How many MiB the compile cache on disk may take; the oldest files are removed first."
+    )
+    symbolic_sizes: bool = _setting(
+        True,
+        _BOOL,
+        "A graph that differs from an earlier one in sizes only is compiled with symbols for them, once for all sizes, "
+        "where the backend declares `Capabilities.symbolic_sizes`. When off, each new size is compiled.",
+    )
     max_pending_nodes: int = _setting(
         20_000,
         _whole(1),

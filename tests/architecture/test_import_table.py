@@ -38,6 +38,7 @@ ALLOWED = {
     # its name.
     "": _BELOW_API | {"backends"},
     "cli": _BELOW_API | {""},
+    "integrations": _BELOW_API | {""},
     "backends": _BELOW_RUNTIME,
     "backends.*": _BELOW_RUNTIME,  # found by entry point, as a stranger's; nothing of ours imports one
 }
@@ -52,6 +53,8 @@ HOMES = {
     "openvino": "backends.openvino",
     "onnx": "backends.onnxruntime",
     "onnxruntime": "backends.onnxruntime",
+    "lightning": "integrations",
+    "transformers": "integrations",
 }
 """Package of somebody else → the one folder that may import it."""
 

@@ -11,6 +11,7 @@ from interpreter_graphs import CPU0, N, Traced, aten, storage
 
 from torchport.backend import BackendData
 from torchport.backends.interpreter import InterpretedComputation
+from torchport.backends.interpreter.memory import _FIRST_BOUND, HELD
 from torchport.ir.shape import Shape
 
 NINE = Shape(torch.float32, (3, 3))
@@ -363,3 +364,16 @@ def test_bytes_held_fall_when_data_goes() -> None:
     assert 8 << 20 == t.backend.get_metrics()["bytes_held"] - before
     held.clear()
     assert 4 << 20 == t.backend.get_metrics()["bytes_held"] - before
+
+
+def test_notes_of_what_data_held_do_not_pile_up() -> None:
+    t = Traced()
+    x = torch.zeros(4)
+    shape = t.parameter(x).shape
+    kept = [t.backend.make_computation_data_from_tensor(x, shape, CPU0) for _ in range(10)]
+    for _ in range(3 * _FIRST_BOUND):
+        t.backend.make_computation_data_from_tensor(x, shape, CPU0)
+    assert len(HELD._references) <= 2 * _FIRST_BOUND
+    before = HELD.nbytes()
+    kept.clear()
+    assert 10 * 16 == before - HELD.nbytes()

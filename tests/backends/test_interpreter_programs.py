@@ -70,6 +70,17 @@ def test_numbers_are_inputs_and_keep_their_type() -> None:
     assert torch.equal(x * 5, data.handle)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_is_not_rounded_where_the_product_could_be_made_in_place(dtype: torch.dtype) -> None:
+    x = torch.randn(100).to(dtype)
+    t = Traced()
+    many_made = t.call(aten._foreach_mul.Scalar, [t.call(aten.neg.default, t.parameter(x))], N(1.1283791670955126))
+    [many] = t.run(many_made)
+    [one] = t.run(t.call(aten.mul.Scalar, t.call(aten.neg.default, t.parameter(x)), N(1.1283791670955126)))
+    assert torch.equal(-x * 1.1283791670955126, one)
+    assert torch.equal(one, many)
+
+
 def test_a_number_where_the_operator_wants_a_tensor() -> None:
     x = torch.randn(3)
     t = Traced()

@@ -55,6 +55,20 @@ def test_the_stream_is_that_of_eager() -> None:
         assert torch.equal(want, have)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_dropout_rounds_where_eager_rounds(dtype: torch.dtype) -> None:
+    x = torch.rand(500).to(dtype)
+    t = Traced()
+    t.backend.set_rng_seed(0)
+    output, mask = t.call(aten.native_dropout.default, t.parameter(x), 0.1, True)
+    got = t.run(output, mask)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        expected = torch.native_dropout(x, 0.1, True)
+    for want, have in zip(expected, got, strict=True):
+        assert torch.equal(want, have)
+
+
 def test_torchs_own_generator_is_left_alone() -> None:
     t = Traced()
     p = t.parameter(torch.rand(3, 2, 4, 8))

@@ -23,6 +23,14 @@ def barrier(request: pytest.FixtureRequest) -> str:
 # -- double backward -------------------------------------------------------------------------------------------------
 
 
+def complex_linear(D: str, sync: Sync) -> object:
+    x, w, b = (data(D, *sizes, dtype=torch.complex64).requires_grad_() for sizes in ((2, 5, 3), (4, 3), (4,)))
+    first = torch.autograd.grad(nn.functional.linear(x, w, b).abs().sum(), (x, w, b), create_graph=True)
+    sync()
+    second = torch.autograd.grad(sum(g.abs().square().sum() for g in first), (x, w))
+    return [g + 0 for g in (*first, *second)]  # eager's own are views of a product
+
+
 def gradient_penalty(D: str, sync: Sync) -> object:
     model = made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 1)), D)
     x = data(D, 5, 3).requires_grad_()
@@ -86,6 +94,7 @@ def maml_inner_step(D: str, sync: Sync) -> object:
 
 DOUBLE = [
     gradient_penalty,
+    complex_linear,
     third_derivative,
     through_convolution,
     through_batch_norm,

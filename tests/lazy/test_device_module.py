@@ -124,6 +124,29 @@ def test_memory_grows_with_a_tensor_and_shrinks_without_it(module: object) -> No
     assert module.memory_allocated() - before < 1 << 20
 
 
+def test_the_memory_figures_have_their_names_elsewhere_too(module: object) -> None:
+    torchport.sync(wait=True)
+    free, total = module.mem_get_info()
+    assert 0 < free <= total
+    assert module.get_device_properties(0).total_memory == total
+    assert module.get_device_properties(0).name == module.get_device_name()
+    stats = module.memory_stats()
+    assert stats["allocated_bytes.all.current"] == module.memory_allocated()
+    assert stats["allocated_bytes.all.peak"] == module.max_memory_allocated() == stats["reserved_bytes.all.peak"]
+    module.reset_accumulated_memory_stats()
+    module.empty_host_cache()
+
+
+def test_a_backend_that_does_not_know_its_memory_says_so(module: object) -> None:
+    torchport.use("null")
+    try:
+        with pytest.raises(NotImplementedError, match="NullBackend does not tell how much memory there is"):
+            module.mem_get_info()
+        assert module.get_device_properties().total_memory == 0
+    finally:
+        torchport.use("interpreter")
+
+
 def test_random_state_functions_agree(module: object) -> None:
     states = module.get_rng_state_all()
     assert len(states) == 1
@@ -185,8 +208,21 @@ def test_torch_accelerator_synchronizes_and_waits_for_what_was_launched() -> Non
 def test_torch_accelerator_memory_figures() -> None:
     assert torch.accelerator.memory_allocated() >= 0
     assert torch.accelerator.max_memory_allocated() >= torch.accelerator.memory_allocated()
+    free, total = torch.accelerator.get_memory_info()
+    assert 0 < free <= total
+    assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] >= 0
     torch.accelerator.empty_cache()
+    torch.accelerator.empty_host_cache()  # in PyTorch's C++ it ends the process
     torch.accelerator.reset_peak_memory_stats()
+    torch.accelerator.reset_accumulated_memory_stats()
+
+
+def test_torch_accelerator_tells_the_dtypes_that_can_live_there() -> None:
+    supported = torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert {torch.float32, torch.bfloat16, torch.complex64, torch.bool} <= supported
+    assert torch.qint8 not in supported
+    for dtype in supported:
+        assert torch.empty(2, dtype=dtype, device=D).dtype is dtype
 
 
 def test_streams_and_events_are_accepted() -> None:
@@ -195,6 +231,9 @@ def test_streams_and_events_are_accepted() -> None:
     torch.Stream(device=D)
     x = torch.ones(2, device=D)
     x.record_stream(stream)
+    with torch.accelerator.current_stream() as s, torch.get_device_module(D).stream(s):
+        torch.get_device_module(D).Event(D).record(s)
+        torch.get_device_module(D).set_stream(torch.get_device_module(D).default_stream())
     assert x.sum().item() == 2
 
 

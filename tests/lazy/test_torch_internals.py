@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torchport
+from torchport.lazy import autocast
 from torchport.lazy import tensor as lazy_tensor_module
 
 D = torchport.settings.device_name
@@ -73,6 +74,8 @@ def test_backward_without_the_patch_runs_on_a_thread_of_its_own() -> None:
 
 NEEDED = {
     "synchronize": "torch._C._accelerator_synchronizeDevice(0)",
+    "capability": "torch._C._accelerator_getDeviceCapability(0)",
+    "accumulated": "torch._C._accelerator_resetAccumulatedStats(0)",
     "generator": "torch._C.Generator('port')",
     "memory": "torch._C._accelerator_getMemoryInfo(0)"
     if hasattr(torch._C, "_accelerator_getMemoryInfo")
@@ -89,6 +92,14 @@ def test_pytorch_still_cannot(statement: str) -> None:
 def test_parameters_would_not_stay_the_same_objects_by_themselves() -> None:
     cpu, device = torch.ones(1), torch.ones(1, device=D)
     assert not torch._has_compatible_shallow_copy_type(cpu, device), "_patch_module_apply is no longer needed"
+
+
+def test_leaving_the_outermost_autocast_clears_its_cache_through_a_name_that_can_be_replaced() -> None:
+    with torch.autocast(D, torch.bfloat16):
+        weight = torch.ones(2, 2, device=D, requires_grad=True)
+        weight @ weight
+        assert 1 == len(autocast._casts)
+    assert 0 == len(autocast._casts), "torch.amp no longer calls torch.clear_autocast_cache: see _patch_autocast_cache"
 
 
 def test_storages_would_need_an_allocator() -> None:
@@ -115,3 +126,48 @@ def test_storages_would_need_an_allocator() -> None:
 )
 def test_a_private_name_is_still_there(name: str) -> None:
     assert hasattr(torch._C, name)
+
+
+def test_a_dtype_to_accumulate_in_is_still_chosen_by_the_devices_name() -> None:
+    table = torch.nn.modules.linear_cross_entropy_options._AUTO_DEFAULTS
+    assert ("cpu", torch.bfloat16) in table, "_patch_linear_cross_entropy is no longer needed"
+    assert (D, torch.bfloat16) not in table
+
+
+def test_attention_is_taken_apart_without_our_kernel() -> None:
+    q = torch.ones(1, 1, 2, 8, device=D)
+    torchport.metrics.reset()
+    torch.ops.aten.scaled_dot_product_attention.default.decompose(q, q, q)
+    flash = "lazy::_scaled_dot_product_flash_attention_for_cpu"
+    assert flash not in torchport.metrics.counter_names(), "PyTorch asks for the device's choice by itself"
+
+
+def test_the_gradient_of_a_complex_linear_has_no_derivative_of_its_own() -> None:
+    x, w = (torch.ones(2, 2, dtype=torch.complex64, requires_grad=True) for _ in range(2))
+    with pytest.raises(RuntimeError, match="linear_backward"):
+        torch.ops.aten.linear_backward.default(x, x, w, [True, True, True])
+
+
+def test_an_in_place_product_with_a_number_still_rounds_it_in_half_precision() -> None:
+    x, number = torch.randn(100, generator=torch.Generator().manual_seed(0)).half(), 1.1283791670955126
+    exact = torch.ops.aten.mul.Scalar(x, number)
+    assert not torch.equal(exact, torch.ops.aten.mul_.Scalar(x.clone(), number)), "_ROUNDING_TWIN is no longer needed"
+    assert torch.equal(exact, x.clone().mul_(number))
+
+
+@pytest.mark.subprocess
+def test_an_exception_that_unwinds_the_autograd_engine_still_ends_the_process_without_our_guard() -> None:
+    script = f"""
+import itertools, torch, torchport
+from torchport.lazy import registration
+registration._Guard.type_ = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
+y = torch.ones(3, device={D!r}, requires_grad=True).sin()
+y.grad_fn.register_hook(lambda *a: 1 / 0)
+try:
+    y.sum().backward()
+except ZeroDivisionError:
+    print("caught")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode < 0, "PyTorch lets exceptions pass now: registration._answers() can be simple again"
+    assert "caught" not in done.stdout

@@ -88,6 +88,11 @@ def are_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
     return not shares_storage(a, b) or not addresses(a) & addresses(b)
 
 
+def fills_its_storage(t: torch.Tensor) -> bool:
+    """Whether every element of the storage is one of the tensor's, once."""
+    return t.untyped_storage().nbytes() == t.numel() * t.element_size() and not overlaps_itself(t)
+
+
 def is_plain(t: torch.Tensor) -> bool:
     """Whether its elements fill a stretch of memory, so that eager sees every overlap with it."""
     return bool(torch.ops.aten.is_non_overlapping_and_dense(t))

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from programs.program import Program
 from programs.forms import Form
+from programs.program import Program
 from programs.scene import Scene, Unavailable
 from programs.statements import factories, gradients, indexing, operators, randomness, reading, views, writes
 
@@ -39,9 +39,12 @@ def _write(scene: Scene, forms: list[Form], most: int, ends_once_in: int) -> Non
             continue
 
 
-@st.composite
-def programs(draw: Callable[[Any], Any]) -> Program:
-    """Programs, most of whose statements eager accepts."""
+def written(draw: Callable[[Any], Any]) -> Program:
+    """A program, most of whose statements eager accepts.
+
+    Args:
+        draw: gives a value of a strategy.
+    """
     scene = Scene(draw)
     _write(scene, _ALL, MOST_STATEMENTS, 24)
     if not scene.once_in(10) or not scene.tensors:
@@ -52,3 +55,7 @@ def programs(draw: Callable[[Any], Any]) -> Program:
         _write(thread, _CONCURRENT, MOST_IN_A_THREAD, 12)
         threads.append(thread.program())
     return scene.program(tuple(threads))
+
+
+programs = st.composite(written)
+"""The strategy of such programs."""

@@ -90,7 +90,7 @@ class Scene:
         Raises:
             Unavailable: there is none.
         """
-        return self.choice([n for n in reversed(self.tensors) if all(c(self.tensors[n]) for c in conditions)])
+        return self.choice([n for n in reversed(self.tensors) if _meets(self.tensors[n], conditions)])
 
     def own_name(self, *conditions: Condition) -> str:
         """The same, but not one that another thread reads."""
@@ -140,7 +140,7 @@ class Scene:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return eval(source, self._names)
-        except Exception as error:  # noqa: BLE001 - eager's own error, whatever it is
+        except Exception as error:
             raise Unavailable from error
 
     def is_shared(self, t: torch.Tensor) -> bool:
@@ -197,6 +197,14 @@ class Scene:
         self.do("lifetime", "del", f"del {name}")
         del self.tensors[name]
 
+    def is_alone(self, t: torch.Tensor) -> bool:
+        """Whether no other live tensor shares the tensor's storage."""
+        return sum(other.untyped_storage()._cdata == t.untyped_storage()._cdata for other in self.tensors.values()) < 2
+
+    def give_up(self, name: str) -> None:
+        """Stops comparing a tensor: what a refused statement left of it is nobody's business."""
+        self.tensors.pop(name, None)
+
     def can_forget(self, name: str) -> bool:
         """Whether the name is this program's own."""
         return name not in self._inherited
@@ -233,3 +241,11 @@ class Scene:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return t.grad is not None
+
+
+def _meets(t: torch.Tensor, conditions: Sequence[Condition]) -> bool:
+    """Whether a tensor meets the conditions. PyTorch lets some views be looked at no more; they meet none."""
+    try:
+        return all(c(t) for c in conditions)
+    except RuntimeError:
+        return False

@@ -26,6 +26,7 @@ from sweeps.expected import HOST_ARGUMENTS, UNINITIALISED
 from sweeps.modes import DIFFERENTIATES, MODES, OUT_KINDS, Arguments, Case, NotUsableError, tensors_of
 from sweeps.placement import Placement
 from sweeps.records import SampleRecord, Status
+from sweeps.reference import as_near, precise
 from torchport.config import settings
 
 DEVICE = settings.device_name
@@ -156,10 +157,12 @@ class _SampleRun:
         if self.random:
             on_cpu(found)  # it must still run
             record.same_random = self.case.op.name in UNINITIALISED or _same(values, found)
-        elif error := _wrong(values, found):
+        elif (error := _wrong(values, found)) and not (rounding := self._rounding(values, found)):
             loose = _same(values, found, loosely=True)
             record.status, record.error = (Status.LOOSE if loose else Status.WRONG), error
             return
+        elif error:
+            record.rounding = rounding
         elif not unusable and (error := _wrong(self.wanted, copies)):
             record.status, record.error = Status.UNUSABLE, f"after a further operation: {error}"
             return
@@ -167,6 +170,16 @@ class _SampleRun:
             record.status, record.error = Status.UNUSABLE, unusable
         elif difference:
             record.status, record.error = Status.META, difference
+
+    def _rounding(self, wanted: Any, got: Any) -> str:
+        """How far both are from the exact results, where the device is as near to them as the CPU; else nothing."""
+        case = replace(self.case, results=precise(self.case.results))
+        arguments = precise(self._placed("cpu"))
+        try:
+            exact = MODES[self.mode](case, arguments, "cpu")
+        except Exception:  # noqa: BLE001  # an operator that has no double precision has no such excuse
+            return ""
+        return as_near((exact, tensors_of(arguments)), wanted, got)
 
     def _used_further(self, got: Any) -> tuple[Any, str]:
         """The results after one more operation, and what went wrong in it."""

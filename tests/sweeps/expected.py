@@ -29,14 +29,14 @@ HOST_ARGUMENTS = {"tensor_split": "PyTorch wants the places to split at on the C
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedFailure:
-    """An operator that cannot pass.
+class Expectation:
+    """Something that a sweep finds and that has a reason: a failure, a fallback, another layout than eager's.
 
     Attributes:
-        op: its full name.
+        op: the operator's full name.
+        reason: what is in the way.
         modes: in which modes; all if empty.
         dtypes: for which dtypes; all if empty.
-        reason: what is in the way.
     """
 
     op: str
@@ -53,48 +53,86 @@ class ExpectedFailure:
         )
 
 
-_CSR = "no kernels are registered for compressed sparse tensors (CSR, CSC, BSR, BSC) on the device"
-_BY_DEVICE_NAME = (
-    "PyTorch chooses the dtype that it accumulates in by the name of the device, and only for 'cpu' does it choose "
-    "float32 (torch/nn/modules/linear_cross_entropy_options.py, _AUTO_DEFAULTS)"
+_SPARSE = "a kernel for sparse tensors that reads their memory; a graph holds dense values, so it runs on the host"
+_SUM_OF_GRADIENTS = (
+    "autograd adds two gradients (without elements) in place where it alone holds the first; one that has a Python "
+    "object it does not hold alone (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace)"
 )
 
-EXPECTED = (
-    ExpectedFailure("sparse.mm.reduce", _CSR),
-    ExpectedFailure("sparse.sampled_addmm", _CSR),
-    ExpectedFailure(
-        "nn.functional.linear_cross_entropy.chunked_none",
-        _BY_DEVICE_NAME,
-        modes=frozenset({"fwd"}),
-        dtypes=frozenset({"bfloat16", "float16"}),
-    ),
+FAILURES: tuple[Expectation, ...] = ()
+FALLBACKS = (
+    Expectation("sparse.mm.reduce", _SPARSE),
+    Expectation("sparse.sampled_addmm", _SPARSE),
+    Expectation("to_sparse", _SPARSE, modes=frozenset({"bwdbwd"})),
+)
+LAYOUTS = (
+    Expectation("linalg.qr", _SUM_OF_GRADIENTS, modes=frozenset({"bwdbwd"})),
+    Expectation("qr", _SUM_OF_GRADIENTS, modes=frozenset({"bwdbwd"})),
+    Expectation("nn.functional.rms_norm", _SUM_OF_GRADIENTS, modes=frozenset({"bwdbwd"})),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The results of a sweep, set against what is expected."""
+class Finding:
+    """One thing that a sweep found which is not as on the CPU.
 
-    unexpected_failures: tuple[OpResult, ...]
-    expected_failures: tuple[tuple[OpResult, str], ...]
-    unexpected_passes: tuple[OpResult, ...]
+    Attributes:
+        kind: ``failure``, ``fallback`` or ``layout``.
+        result: where.
+        text: what.
+        reason: why it is expected; empty if it is not.
+    """
+
+    kind: str
+    result: OpResult
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The results of a sweep, set against what is expected.
+
+    Attributes:
+        findings: everything that is not as on the CPU.
+        needless: operators that are expected not to be as on the CPU, and are, with the kind.
+    """
+
+    findings: tuple[Finding, ...]
+    needless: tuple[tuple[str, OpResult], ...]
+
+    @property
+    def unexpected(self) -> tuple[Finding, ...]:
+        """The findings without a reason."""
+        return tuple(f for f in self.findings if not f.reason)
 
     @property
     def ok(self) -> bool:
         """Everything is as expected."""
-        return not self.unexpected_failures and not self.unexpected_passes
+        return not self.unexpected and not self.needless
 
 
-def judge(results: Iterable[OpResult], expected: Iterable[ExpectedFailure] = EXPECTED) -> Verdict:
-    """Sorts results into failures nobody expects, failures that are expected, and expected failures that pass."""
-    expected = tuple(expected)
-    failures, known, passes = [], [], []
+def judge(
+    results: Iterable[OpResult],
+    failures: Iterable[Expectation] = FAILURES,
+    fallbacks: Iterable[Expectation] = FALLBACKS,
+    layouts: Iterable[Expectation] = LAYOUTS,
+) -> Verdict:
+    """Finds what is not as on the CPU, and what was expected not to be and is."""
+    findings, needless = [], []
+    kinds = (("failure", tuple(failures)), ("fallback", tuple(fallbacks)), ("layout", tuple(layouts)))
     for result in results:
-        entry = next((e for e in expected if e.covers(result)), None)
-        if result.failed and entry is None:
-            failures.append(result)
-        elif result.failed and entry is not None:
-            known.append((result, entry.reason))
-        elif result.status is Status.PASS and entry is not None:
-            passes.append(result)
-    return Verdict(tuple(failures), tuple(known), tuple(passes))
+        if result.status is Status.SKIP:
+            continue
+        texts = {
+            "failure": f"{result.status}: {result.error}" if result.failed else "",
+            "fallback": ", ".join(f"{name} ×{n}" for name, n in result.fallbacks.items()),
+            "layout": result.layout,
+        }
+        for kind, expected in kinds:
+            reason = next((e.reason for e in expected if e.covers(result)), "")
+            if texts[kind]:
+                findings.append(Finding(kind, result, texts[kind], reason))
+            elif reason:
+                needless.append((kind, result))
+    return Verdict(tuple(findings), tuple(needless))

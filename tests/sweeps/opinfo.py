@@ -2,11 +2,12 @@
 
 ::
 
+    python tests/sweeps/opinfo.py --everything --write docs/support         # every sweep, and its tables
     python tests/sweeps/opinfo.py --all --mode fwd bwd --dtype float32      # every operator
     python tests/sweeps/opinfo.py --ops linalg.eigh,stft                    # some
     python tests/sweeps/opinfo.py                                           # the choice that CI runs
 
-It ends with 1 if anything failed that ``expected.py`` does not list, or passed that it lists.
+It ends with 1 if anything is not as on the CPU that ``expected.py`` does not list, or is that it lists.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torchport
 from sweeps.expected import judge
 from sweeps.modes import MODES
 from sweeps.records import OpResult
-from sweeps.sweep import Sweep, all_operators, named_operators, run_sweep, sampled_operators
+from sweeps.sweep import EVERYTHING, Sweep, all_operators, named_operators, run_sweep, sampled_operators
 from sweeps.table import Run, write_pages
 
 CI_OPERATORS = 60
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", nargs="+", default=["float32"], help="dtypes, as float32")
     which = p.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="every operator; else the choice that CI runs")
+    which.add_argument("--everything", action="store_true", help="every operator in every mode and dtype")
     which.add_argument("--ops", default="", help="names, separated by commas")
     p.add_argument("--samples", type=int, default=5, help="samples of each operator")
     p.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes at a time")
@@ -64,23 +66,24 @@ def main(arguments: list[str]) -> int:
         operators = named_operators(options.ops.split(",")) if options.ops else None
     except ValueError as error:
         p.error(f"--ops: {error}")
+    whole = options.all or options.everything
     if operators is None:
-        operators = all_operators() if options.all else sampled_operators(CI_OPERATORS)
+        operators = all_operators() if whole else sampled_operators(CI_OPERATORS)
     prepare()
     ok = True
-    for mode in options.mode:
-        for dtype in options.dtype:
-            sweep = Sweep(mode, dtype, options.samples, options.timeout, options.jobs)
-            started = time.monotonic()
-            results = run_sweep(sweep, operators, _show)
-            command = f"python tests/sweeps/opinfo.py {'--all ' if options.all else ''}--mode {mode} --dtype {dtype}"
-            command += f" --ops {options.ops}" if options.ops else ""
-            command += f" --samples {options.samples} --jobs {options.jobs}"
-            run = Run(sweep, results, judge(results), time.monotonic() - started, command)
-            ok &= run.verdict.ok
-            _show_run(run)
-            if options.write:
-                print(f"wrote {write_pages(run, options.write)}")
+    sweeps = EVERYTHING if options.everything else dict.fromkeys(options.mode, options.dtype)
+    for mode, dtype in [(mode, dtype) for mode, dtypes in sweeps.items() for dtype in dtypes]:
+        sweep = Sweep(mode, dtype, options.samples, options.timeout, options.jobs)
+        started = time.monotonic()
+        results = run_sweep(sweep, operators, _show)
+        which = f"--ops {options.ops}" if options.ops else "--all" if whole else ""
+        command = f"python tests/sweeps/opinfo.py {which} --mode {mode} --dtype {dtype}"
+        command += f" --samples {options.samples} --jobs {options.jobs}"
+        run = Run(sweep, results, judge(results), time.monotonic() - started, command)
+        ok &= run.verdict.ok
+        _show_run(run)
+        if options.write:
+            print(f"wrote {write_pages(run, options.write)}")
     return 0 if ok else 1
 
 
@@ -103,15 +106,18 @@ def _show(result: OpResult) -> None:
 def _show_run(run: Run) -> None:
     counts = ", ".join(f"{count} {status}" for status, count in run.counts.items())
     print(f"{run.name}: {counts}; {run.passed_percent:.2f} % pass; {run.seconds:.0f} s")
+    for finding in run.verdict.findings:
+        if finding.kind != "failure":
+            print(
+                f"  {finding.kind:<9} {finding.result.name}  {finding.text}{'' if finding.reason else '  (no reason)'}"
+            )
     for result in run.results:
-        if result.fallbacks:
-            print(f"  fallback  {result.name}  {result.fallbacks}")
-        if result.layout:
-            print(f"  layout    {result.name}  {result.layout}")
+        if result.rounding:
+            print(f"  rounding  {result.name}  {result.rounding}")
         if any(not s.same_random for s in result.samples):
             print(f"  random    {result.name}")
-    for result in run.verdict.unexpected_passes:
-        print(f"  passes, although it is expected to fail: {result.name}; take it out of tests/sweeps/expected.py")
+    for kind, result in run.verdict.needless:
+        print(f"  no {kind}, although one is expected: {result.name}; take it out of tests/sweeps/expected.py")
     sys.stdout.flush()
 
 

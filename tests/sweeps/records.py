@@ -22,6 +22,8 @@ class Status(enum.StrEnum):
     """The result can be read, but a further operation on it fails or sees something else."""
     META = "meta"
     """Another structure, shape, dtype or device."""
+    COMPILES = "compiles"
+    """Equal to the CPU, but compiled again and again."""
     LOOSE = "loose"
     """Equal only within 1e-3."""
     PASS = "pass"
@@ -43,6 +45,7 @@ class SampleRecord:
         error: the first lines of what went wrong.
         fallbacks: the operators that ran eagerly, and how often.
         layout: how strides, storage offsets, conjugate bits or shared storages differ from eager's; empty if equal.
+        rounding: how far the device and the CPU are from the exact result, where they differ and neither is nearer.
         random: the CPU itself gives other values each time, so values were not compared.
         same_random: whether they were the CPU's all the same, under the same seed.
     """
@@ -52,6 +55,7 @@ class SampleRecord:
     error: str = ""
     fallbacks: dict[str, int] = field(default_factory=dict)
     layout: str = ""
+    rounding: str = ""
     random: bool = False
     same_random: bool = True
 
@@ -108,3 +112,8 @@ class OpResult:
     def layout(self) -> str:
         """The first difference of layout."""
         return next((s.layout for s in self.samples if s.layout), "")
+
+    @property
+    def rounding(self) -> str:
+        """The first note of how results were rounded."""
+        return next((s.rounding for s in self.samples if s.rounding), "")

@@ -27,6 +27,17 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
+NUMBERS = ("float32", "float64", "int64", "int32", "uint8", "bool", "bfloat16", "float16", "complex64")
+EVERYTHING = {
+    "fwd": NUMBERS,
+    "bwd": ("float32", "float64", "bfloat16", "float16", "complex64"),
+    "inplace": NUMBERS,
+    "out": NUMBERS,
+    "bwdbwd": ("float32", "float64", "complex64"),
+    "jvp": ("float32", "float64", "complex64"),
+}
+"""The sweeps whose tables are in ``docs/support``: mode → dtypes."""
+
 FIRST_CHOICE = (torch.float32, torch.float64, torch.complex64, torch.int64, torch.bool)
 
 
@@ -88,6 +99,15 @@ def named_operators(names: Iterable[str]) -> list[Any]:
 def sampled_operators(count: int) -> list[Any]:
     """A choice of ``count`` operators that is the same everywhere: those whose names have the smallest hashes."""
     return sorted(op_db, key=lambda op: hashlib.sha256(full_name(op).encode()).digest())[:count]
+
+
+def stratified_operators(sweep: Sweep, count: int) -> list[Any]:
+    """A choice of ``count`` operators of one sweep, another for each sweep, so that many have their turn."""
+
+    def key(op: Any) -> bytes:
+        return hashlib.sha256(f"{sweep.mode} {sweep.dtype} {full_name(op)}".encode()).digest()
+
+    return sorted((op for op in op_db if sweep.dtype_for(op) is not None), key=key)[:count]
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import platform
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -63,6 +64,15 @@ MODE_TITLES = {
     "jvp": "forward-mode derivatives",
 }
 
+KIND_TITLES = {
+    "failure": "Failures",
+    "fallback": "Operators that ran a fallback",
+    "layout": "Operators with another layout than eager's",
+}
+
+Row = dict[str, Any]
+"""What the first page holds of one sweep; kept beside it as JSON, so that each sweep can be run by itself."""
+
 
 def write_pages(run: Run, folder: Path) -> Path:
     """Writes the page of a run into ``folder/opinfo`` and brings ``folder/opinfo.md`` up to date; returns the page."""
@@ -77,50 +87,75 @@ def write_pages(run: Run, folder: Path) -> Path:
     return page
 
 
-def _summary(run: Run) -> dict[str, str | int | float]:
+def _summary(run: Run) -> Row:
+    kinds = Counter(f.kind for f in run.verdict.findings)
     return {
         "mode": run.sweep.mode,
         "dtype": run.sweep.dtype,
         "date": _today(),
         "torch": torch.__version__,
+        "machine": _machine(),
         "samples": run.sweep.samples,
+        "seconds": round(run.seconds),
+        "processes": run.sweep.jobs,
         "operators": len(run.results),
         "passed": run.counts.get(Status.PASS, 0),
+        "failed": kinds["failure"],
         "without samples": run.counts.get(Status.SKIP, 0),
-        "expected failures": len(run.verdict.expected_failures),
-        "unexpected failures": len(run.verdict.unexpected_failures),
-        "with fallbacks": sum(bool(r.fallbacks) for r in run.results),
-        "other layout": sum(bool(r.layout) for r in run.results),
-        "percent": round(run.passed_percent, 2),
+        "with fallbacks": kinds["fallback"],
+        "other layout": kinds["layout"],
+        "percent": f"{run.passed_percent:.2f}",
+        "findings": [[f.kind, f.result.name, f.text, f.reason] for f in run.verdict.findings],
     }
 
 
-def render_summary(rows: dict[str, dict[str, str | int | float]]) -> str:
-    """The page that lists every sweep in one line."""
-    columns = ("operators", "passed", "percent", "without samples", "expected failures", "unexpected failures")
-    columns = (*columns, "with fallbacks", "other layout", "samples", "date", "torch")
+def render_summary(rows: dict[str, Row]) -> str:
+    """The page that lists every sweep in one line, and everything that any of them found."""
+    columns = ("operators", "passed", "percent", "failed", "without samples", "with fallbacks", "other layout")
+    columns = (*columns, "samples", "seconds", "date", "torch")
+    minutes = sum(row["seconds"] for row in rows.values()) / 60
     lines = [
         "# OpInfo: the device against the CPU",
         "",
         "Generated from runs of `tests/sweeps/opinfo.py`; do not edit. Each operator of PyTorch's own test database",
         "is called with the same arguments on the device, with the interpreter backend, and on the CPU. Compared are",
-        "values, metadata, layout, and who shares a storage with whom. All of it is run again with",
+        "values, metadata, layout (strides, storage offsets, conjugate bits), and who shares a storage with whom. All",
+        f"of it is run again, in about {minutes:.0f} minutes, with",
         "",
-        "    python tests/sweeps/opinfo.py --all --dtype float32 --write docs/support \\",
-        "        --mode fwd bwd inplace out bwdbwd jvp",
-        "    python tests/sweeps/opinfo.py --all --mode fwd --write docs/support \\",
-        "        --dtype float64 int64 int32 uint8 bool bfloat16 float16 complex64",
-        "    python tests/sweeps/opinfo.py --all --mode bwd --dtype float64 complex64 --write docs/support",
+        "    python tests/sweeps/opinfo.py --everything --write docs/support",
         "",
-        "An operator passes when all of its samples do. Percentages are of the operators that have samples.",
+        "An operator passes when all of its samples do. Percentages are of the operators that have samples; those",
+        "without are operators that the CPU itself does not run so, and each page says why.",
         "",
         "| sweep | " + " | ".join(columns) + " |",
         "|---|" + "---|" * len(columns),
     ]
-    for name, row in sorted(rows.items()):
-        link = f"[{MODE_TITLES[str(row['mode'])]}, {row['dtype']}](opinfo/{name}.md)"
+    ordered = sorted(rows.items(), key=lambda item: (list(MODE_TITLES).index(item[1]["mode"]), item[0]))
+    for name, row in ordered:
+        link = f"[{MODE_TITLES[row['mode']]}, {row['dtype']}](opinfo/{name}.md)"
         lines.append(f"| {link} | " + " | ".join(str(row[c]) for c in columns) + " |")
-    return "\n".join(lines) + "\n"
+    machines = sorted({f"{row['machine']}, {row['processes']} processes at a time" for row in rows.values()})
+    lines += ["", f"Run on: {'; '.join(machines)}.", ""]
+    return "\n".join([*lines, *_findings(ordered)]) + "\n"
+
+
+def _findings(rows: list[tuple[str, Row]]) -> list[str]:
+    """A table of what is not as on the CPU, one line for each operator and kind, with the sweeps that found it."""
+    sweeps: dict[tuple[str, str, str], list[str]] = {}
+    texts: dict[tuple[str, str, str], str] = {}
+    for name, row in rows:
+        for kind, op, text, reason in row["findings"]:
+            key = (kind, op, reason)
+            sweeps.setdefault(key, []).append(name)
+            texts.setdefault(key, text)
+    if not sweeps:
+        return ["Nothing is not as on the CPU."]
+    lines = ["## What is not as on the CPU", "", "| operator | kind | what | in | reason |", "|---|---|---|---|---|"]
+    for key, names in sorted(sweeps.items()):
+        kind, op, reason = key
+        row = (op, kind, texts[key], ", ".join(names), reason or "**none: a fault**")
+        lines.append(f"| {' | '.join(_cell(c) for c in row)} |")
+    return lines
 
 
 def render(run: Run) -> str:
@@ -145,35 +180,24 @@ def render(run: Run) -> str:
         "",
     ]
     verdict = run.verdict
+    for kind, title in KIND_TITLES.items():
+        _section(
+            lines,
+            title,
+            ("operator", "dtype", "what", "reason"),
+            [(f.result.name, f.result.dtype, f.text, f.reason) for f in verdict.findings if f.kind == kind],
+        )
     _section(
         lines,
-        "Failures",
-        ("operator", "dtype", "status", "error"),
-        [(r.name, r.dtype, str(r.status), r.error) for r in verdict.unexpected_failures],
+        "Expected not to be as on the CPU, and are",
+        ("operator", "kind"),
+        [(r.name, kind) for kind, r in verdict.needless],
     )
     _section(
         lines,
-        "Expected failures",
-        ("operator", "dtype", "status", "reason"),
-        [(r.name, r.dtype, str(r.status), reason) for r, reason in verdict.expected_failures],
-    )
-    _section(
-        lines,
-        "Expected failures that pass",
-        ("operator", "dtype"),
-        [(r.name, r.dtype) for r in verdict.unexpected_passes],
-    )
-    _section(
-        lines,
-        "Operators that ran a fallback",
-        ("operator", "ran eagerly"),
-        [(r.name, ", ".join(f"{k} ×{v}" for k, v in r.fallbacks.items())) for r in run.results if r.fallbacks],
-    )
-    _section(
-        lines,
-        "Operators with another layout than eager's",
-        ("operator", "difference"),
-        [(r.name, r.layout) for r in run.results if r.layout],
+        "Operators with samples on which the CPU is no nearer to the exact result than the device",
+        ("operator", "root mean square of the error"),
+        [(r.name, r.rounding) for r in run.results if r.rounding],
     )
     _section(
         lines,

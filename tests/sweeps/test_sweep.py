@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +14,13 @@ import pytest
 import torch
 
 from sweeps.comparison import assert_same_values, layout_difference, metadata_difference
-from sweeps.expected import ExpectedFailure, judge
+from sweeps.expected import Expectation, judge
 from sweeps.opinfo import main
 from sweeps.placement import Placement
 from sweeps.records import OpResult, SampleRecord, Status
+from sweeps.reference import as_near
 from sweeps.sweep import Sweep, named_operators, run_sweep
-from sweeps.table import Run, render
+from sweeps.table import Run, render, write_pages
 from torchport.config import settings
 
 DEVICE = settings.device_name
@@ -148,29 +150,70 @@ def result(name: str, status: Status) -> OpResult:
 
 
 def test_an_expected_failure_that_passes_is_an_error() -> None:
-    expected = [ExpectedFailure("a", "cannot be"), ExpectedFailure("b", "cannot be", modes=frozenset({"bwd"}))]
-    assert judge([result("a", Status.WRONG)], expected).ok
-    assert not judge([result("a", Status.PASS)], expected).ok
-    assert not judge([result("b", Status.WRONG)], expected).ok
-    assert judge([result("b", Status.PASS)], expected).ok
+    expected = [Expectation("a", "cannot be"), Expectation("b", "cannot be", modes=frozenset({"bwd"}))]
+    assert judge([result("a", Status.WRONG)], failures=expected).ok
+    assert not judge([result("a", Status.PASS)], failures=expected).ok
+    assert not judge([result("b", Status.WRONG)], failures=expected).ok
+    assert judge([result("b", Status.PASS)], failures=expected).ok
 
 
-def test_a_page_lists_what_did_not_pass() -> None:
+@pytest.mark.parametrize("kind", ["fallbacks", "layouts"])
+def test_a_fallback_and_another_layout_need_a_reason(kind: str) -> None:
+    found = result("a", Status.PASS)
+    if kind == "fallbacks":
+        found.samples[0].fallbacks = {"aten::nonzero": 2}
+    else:
+        found.samples[0].layout = "stride (1,) wanted, got (2,)"
+    reason: dict[str, Any] = {kind: [Expectation("a", "cannot be")]}
+    assert not judge([found]).ok
+    assert judge([found], **reason).ok
+    assert not judge([result("a", Status.PASS)], **reason).ok
+
+
+def made_run() -> Run:
     results = [result("a", Status.WRONG), result("b", Status.PASS), result("c", Status.META)]
     results[1].samples[0].fallbacks = {"aten::nonzero": 2}
     results[2].samples[0].layout = "stride (1,) wanted, got (2,)"
-    verdict = judge(results, [ExpectedFailure("a", "cannot be")])
-    page = render(Run(Sweep("fwd", "float32"), results, verdict, 1.0, "the command"))
+    results[1].samples[1].rounding = "1e-05 from the result in double precision, the CPU 2e-05"
+    verdict = judge(results, [Expectation("a", "cannot be")])
+    return Run(Sweep("fwd", "float32"), results, verdict, 90.0, "the command")
+
+
+def test_a_page_lists_what_did_not_pass() -> None:
+    page = render(made_run())
     for line in (
         "| wrong | 1 |",
-        "| a | float32 | wrong | cannot be |",
-        "| c | float32 | meta | broken |",
-        "| b | aten::nonzero ×2 |",
-        "| c | stride (1,) wanted, got (2,) |",
+        "| a | float32 | wrong: broken | cannot be |",
+        "| c | float32 | meta: broken |  |",
+        "| b | float32 | aten::nonzero ×2 |  |",
+        "| c | float32 | stride (1,) wanted, got (2,) |  |",
+        "| b | 1e-05 from the result in double precision, the CPU 2e-05 |",
         "33.33 % pass",
         "`the command`",
     ):
         assert line in page
+
+
+def test_the_first_page_lists_every_sweep_and_all_that_is_not_as_on_the_cpu(tmp_path: Path) -> None:
+    assert tmp_path / "opinfo" / "fwd-float32.md" == write_pages(made_run(), tmp_path)
+    page = (tmp_path / "opinfo.md").read_text(encoding="utf-8")
+    for line in (
+        "| [forward, float32](opinfo/fwd-float32.md) | 3 | 1 | 33.33 | 2 | 0 | 1 | 1 | 5 | 90 |",
+        "| a | failure | wrong: broken | fwd-float32 | cannot be |",
+        "| b | fallback | aten::nonzero ×2 | fwd-float32 | **none: a fault** |",
+        "in about 2 minutes",
+        torch.__version__,
+    ):
+        assert line in page
+
+
+def test_a_difference_of_rounding_is_told_from_a_wrong_result() -> None:
+    exact = [torch.tensor([1.0, 2.0], dtype=torch.float64)]
+    near, nearer, far = ([torch.tensor([1.0, 2.0 + e])] for e in (3e-3, 2e-3, 8e-3))
+    assert "from the result in double precision" in as_near(exact, near, nearer)
+    assert "from the result in double precision" in as_near(exact, nearer, near)
+    assert "" == as_near(exact, near, far)
+    assert "" == as_near(exact, near, [torch.tensor([1.0, torch.nan])])
 
 
 def test_an_unknown_operator_is_named() -> None:

@@ -23,6 +23,11 @@ class Capabilities:
             that the next step is traced meanwhile. Without it, computations of short operations run at the barrier.
         error_recovery: an error at run time is an exception that leaves the arguments intact, so that the runtime can
             run the rest of the graph again, node by node.
+        serialization: it turns a compiled computation into bytes and back (``serialize_computation``,
+            ``deserialize_computation``), so that a second process compiles nothing.
+        symbolic_sizes: it compiles graphs whose shapes have symbols (``Shape.symbolic``). Integers that follow from
+            them are number inputs of the graph, and the sizes of a result are those that come out. Without it each new
+            size is a graph of its own.
         training: it runs backward and optimizer graphs.
     """
 
@@ -33,6 +38,8 @@ class Capabilities:
     random_state: bool = False
     concurrent_execution: bool = False
     error_recovery: bool = False
+    serialization: bool = False
+    symbolic_sizes: bool = False
     training: bool = False
 
 

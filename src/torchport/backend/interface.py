@@ -97,6 +97,31 @@ class BackendImplInterface(ABC):
     def compile(self, instances: list[Computation]) -> list[Computation]:
         """Compiles lowered computations; the result has the same length and order."""
 
+    def serialize_computation(self, computation: Computation) -> bytes:
+        """A compiled computation as bytes, for the compile cache on disk (with ``Capabilities.serialization``).
+
+        Raises:
+            NotImplementedError: this backend has no such form.
+        """
+        raise NotImplementedError(f"{type(self).__name__} declares no Capabilities.serialization")
+
+    def deserialize_computation(self, payload: bytes, computation: Computation) -> Computation:
+        """The compiled computation that :meth:`serialize_computation` turned into these bytes.
+
+        Args:
+            payload: the bytes; they may come from an earlier process.
+            computation: as it was lowered in this process; equal to the one that was compiled then.
+
+        Raises:
+            ValueError: the bytes are not of this computation, or of another version; it is compiled then.
+            NotImplementedError: this backend has no such form.
+        """
+        raise NotImplementedError(f"{type(self).__name__} declares no Capabilities.serialization")
+
+    def cache_key(self) -> str:
+        """What compiled computations depend on besides graph and device: versions and options, as text."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
     @abstractmethod
     def execute_computation(
         self, computation: Computation, arguments: list[BackendData], device: BackendDevice
@@ -181,7 +206,11 @@ class BackendImplInterface(ABC):
         return ""
 
     def get_metrics(self) -> Mapping[str, float]:
-        """The backend's own figures."""
+        """The backend's own figures.
+
+        Three have a meaning to others, where they are there: ``bytes_held`` by data now, and ``bytes_free`` and
+        ``bytes_total`` of the default device's memory.
+        """
         return {}
 
     def get_computation_backend_text(self, computation: Computation) -> str:

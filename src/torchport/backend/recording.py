@@ -71,6 +71,18 @@ class RecordingBackend(BackendImplInterface):
         self._record("set_rng_seed", seed=seed)
         self.inner.set_rng_seed(seed)
 
+    def serialize_computation(self, computation: Computation) -> bytes:
+        self._record("serialize_computation", computation=computation)
+        return self.inner.serialize_computation(computation)
+
+    def deserialize_computation(self, payload: bytes, computation: Computation) -> Computation:
+        self._record("deserialize_computation", payload=payload, computation=computation)
+        return self.inner.deserialize_computation(payload, computation)
+
+    def cache_key(self) -> str:
+        self._record("cache_key")
+        return self.inner.cache_key()
+
     def get_rng_state(self) -> torch.Tensor:
         self._record("get_rng_state")
         return self.inner.get_rng_state()

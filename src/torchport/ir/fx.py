@@ -9,7 +9,7 @@
   ``aten.as_strided`` and its kin read is copied into the layout that the call says;
 - several outputs are read with ``operator.getitem``, twice where an operator returns a list inside a tuple;
 - ``meta["val"]`` holds meta tensors, ``meta["location"]`` the location's text, ``meta["stack_trace"]`` the same as a
-  traceback writes it (torch's printers show it), ``meta["symbolic"]`` the flags of each output's symbolic sizes.
+  traceback writes it (torch's printers show it), ``meta["symbolic"]`` which sizes of each output are symbolic.
 
 Invariant: ``from_fx(to_fx(graph))`` has the hash, the numbers and the locations of the graph, if its parameters come
 first, its calls name their operands' own layouts, and it has neither tensor lists nor ``as_strided``

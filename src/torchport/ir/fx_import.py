@@ -53,7 +53,7 @@ def _hint(size: Any) -> int:
     return int(size)
 
 
-def _shape(val: torch.Tensor, symbolic: tuple[bool, ...] | None) -> Shape:
+def _shape(val: torch.Tensor, symbolic: tuple[bool | str, ...] | None) -> Shape:
     if val.layout is not torch.strided:
         raise _ProblemError(f"a tensor of layout {val.layout} has no strides")
     sizes = tuple(map(_hint, val.shape))

@@ -76,6 +76,7 @@ def infer(
     kwargs: dict[str, Any],
     inputs: tuple[Shape, ...],
     numbers: list[Any],
+    bits: tuple[tuple[bool, bool], ...] = (),
 ) -> tuple[Shape | None, ...]:
     """The shapes of the results, flattened; ``None`` for a result that is no tensor.
 
@@ -85,13 +86,15 @@ def infer(
         kwargs: keyword arguments, likewise.
         inputs: the shapes of the operands, in order.
         numbers: the values of the numbers, in order.
+        bits: for each operand, whether its memory holds conjugates, and negatives: some kernels lay their result out by
+            that. By default none does.
 
     Raises:
         DynamicOutput: the sizes depend on values.
         Exception: whatever eager PyTorch raises for these arguments, with its text.
     """
     if is_dynamic(op, args, kwargs, inputs):
-        found = _run(op, args, kwargs, inputs, numbers, "cpu")
+        found = _run(op, args, kwargs, inputs, numbers, "cpu", bits)
         raise DynamicOutput(
             tuple(None if s is None else Shape(s.dtype, s.sizes, s.strides, (True,) * len(s.sizes)) for s in found)
         )
@@ -101,7 +104,7 @@ def infer(
     meta_error: Exception | None = None
     shapes: tuple[Shape | None, ...] = ()
     try:
-        shapes = _run(op, args, kwargs, inputs, numbers, "meta")
+        shapes = _run(op, args, kwargs, inputs, numbers, "meta", bits)
     except Exception as error:  # noqa: BLE001 - an operator's own error: the CPU's kernel decides whether it stands
         meta_error = error
     needed = sum(s.storage_numel * s.dtype.itemsize for s in inputs) + sum(s.nbytes for s in shapes if s is not None)
@@ -110,7 +113,7 @@ def infer(
             raise meta_error
         return shapes
     try:
-        return _run(op, args, kwargs, inputs, numbers, "cpu")
+        return _run(op, args, kwargs, inputs, numbers, "cpu", bits)
     except NotImplementedError as cpu_error:
         if not is_missing_kernel(cpu_error):
             raise
@@ -121,7 +124,7 @@ def infer(
         # mask.
         values_matter = op._schema.name.startswith(_VALUES_MATTER) or has_mask(op, args, inputs)
         try:
-            return _run(op, args, kwargs, inputs, numbers, "cpu", benign=True)
+            return _run(op, args, kwargs, inputs, numbers, "cpu", bits, benign=True)
         except Exception:  # noqa: BLE001 - the same error, or another
             if meta_error is not None or not values_matter:
                 raise cpu_error from None
@@ -135,6 +138,7 @@ def _run(
     inputs: tuple[Shape, ...],
     numbers: list[Any],
     device: str,
+    bits: tuple[tuple[bool, bool], ...],
     benign: bool = False,
 ) -> tuple[Shape | None, ...]:
     if device == "meta":
@@ -142,14 +146,14 @@ def _run(
     else:
         tensors = []
         for s in inputs:
-            # Benign values: an identity where there are matrices of floats, else ones.
-            is_matrix = len(s.sizes) >= 2 and (s.dtype.is_floating_point or s.dtype.is_complex)
-            storage = torch.full((s.storage_numel,), int(benign and not is_matrix), dtype=s.dtype)
-            tensor = storage.as_strided(s.sizes, s.strides)
-            if benign and is_matrix:
-                tensor.diagonal(dim1=-2, dim2=-1).fill_(1)
+            tensor = torch.zeros(s.storage_numel, dtype=s.dtype).as_strided(s.sizes, s.strides)
+            if benign:
+                fill_benignly(tensor)
             tensors.append(tensor)
 
+    for i, (is_conj, is_neg) in enumerate(bits):
+        tensors[i] = torch._conj(tensors[i]) if is_conj else tensors[i]
+        tensors[i] = torch._neg_view(tensors[i]) if is_neg else tensors[i]
     positional = [fill_template(a, tensors, numbers) for a in args]
     keywords = {k: fill_template(v, tensors, numbers) for k, v in kwargs.items()}
     if any(a.name == "device" for a in op._schema.arguments):
@@ -164,6 +168,12 @@ def _run(
         else:
             result = op(*positional, **keywords)
     return tuple(shape_of(t) if isinstance(t, torch.Tensor) else None for t in flatten_result(result))
+
+
+def fill_benignly(tensor: torch.Tensor) -> None:
+    """Gives zeros values that most operators take: an identity where there are matrices of floats, else ones."""
+    is_matrix = tensor.dim() >= 2 and (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    (tensor.diagonal(dim1=-2, dim2=-1) if is_matrix else tensor).fill_(1)
 
 
 def shape_of(tensor: torch.Tensor) -> Shape:

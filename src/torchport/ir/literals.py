@@ -46,18 +46,18 @@ def parse_constant(stream: TokenStream, token: Token) -> Any:
 
 
 def parse_shape(stream: TokenStream) -> Shape:
-    """A shape: ``f32[3, ?4]{1, 3}``."""
+    """A shape: ``f32[3, ?4, s0=5]{20, 5, 1}``."""
     token = stream.next()
     dtype = _DTYPES.get(token.text)
     if dtype is None:
         stream.fail(f"{token.text!r} is no dtype{nearest_hint(token.text, list(_DTYPES))}", token)
     sizes: list[int] = []
-    symbolic: list[bool] = []
+    symbolic: list[bool | str] = []
     stream.expect("[")
     while not stream.accept("]"):
         if sizes:
             stream.expect(",")
-        symbolic.append(stream.accept("?"))
+        symbolic.append(_parse_symbol(stream))
         sizes.append(parse_int(stream, stream.next()))
         if sizes[-1] < 0:
             stream.fail("a size is never negative", token)
@@ -71,6 +71,15 @@ def parse_shape(stream: TokenStream) -> Shape:
         if len(strides) != len(sizes):
             stream.fail(f"{len(sizes)} sizes and {len(strides)} strides; they must be as many", token)
     return Shape(dtype, tuple(sizes), None if strides is None else tuple(strides), tuple(symbolic))
+
+
+def _parse_symbol(stream: TokenStream) -> bool | str:
+    """The mark of a symbolic size: ``?``, or a name and ``=``."""
+    if stream.peek().kind != "name" or stream.peek(1).text != "=":
+        return stream.accept("?")
+    name = stream.next().text
+    stream.expect("=")
+    return name
 
 
 def parse_int(stream: TokenStream, token: Token) -> int:

@@ -41,6 +41,27 @@ def contiguous_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def strides_in_order(sizes: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of elements without gaps, with the dimensions in this order from the slowest to the fastest."""
+    strides = [1] * len(sizes)
+    step = 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= max(sizes[d], 1)
+    return tuple(strides)
+
+
+def _dense_order(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    order = tuple(sorted(range(len(sizes)), key=lambda d: (-strides[d], sizes[d] == 1, d)))
+    follows = strides_in_order(sizes, order)
+    dense = 0 in sizes or all(n == 1 or a == b for n, a, b in zip(sizes, strides, follows, strict=True))
+    return order if dense else None
+
+
+def _size_text(size: int, symbolic: bool | str) -> str:
+    return f"{symbolic}={size}" if isinstance(symbolic, str) else f"?{size}" if symbolic else str(size)
+
+
 class Shape:
     """Scalar type, sizes, strides, and which sizes are symbolic. Interned: equal shapes are one object.
 
@@ -48,17 +69,23 @@ class Shape:
         dtype: the scalar type.
         sizes: in elements.
         strides: in elements; row-major when left out.
-        symbolic: one flag per size; all ``False`` when left out.
+        symbolic: for each size ``False``, ``True`` when it depends on values, or the name of its symbol: sizes of one
+            name are equal throughout a graph, whatever they are. All ``False`` when left out.
+
+    Attributes:
+        dense_order: the dimensions from the slowest to the fastest, where the strides are those of elements without
+            gaps in this order (those of sizes 1 do not count); else ``None``.
 
     Invariant: ``Shape(d, s) is Shape(d, s)`` (tests/unit/test_shape.py), so equality and hash are those of identity.
     """
 
-    __slots__ = ("__weakref__", "dtype", "is_complex", "sizes", "strides", "symbolic")
+    __slots__ = ("__weakref__", "dense_order", "dtype", "is_complex", "sizes", "strides", "symbolic")
     dtype: torch.dtype
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    symbolic: tuple[bool, ...]
+    symbolic: tuple[bool | str, ...]
     is_complex: bool
+    dense_order: tuple[int, ...] | None
 
     _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Shape]] = WeakValueDictionary()
 
@@ -67,7 +94,7 @@ class Shape:
         dtype: torch.dtype,
         sizes: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
-        symbolic: tuple[bool, ...] | None = None,
+        symbolic: tuple[bool | str, ...] | None = None,
     ) -> Shape:
         """The one object with these values."""
         sizes = tuple(sizes)
@@ -88,6 +115,7 @@ class Shape:
         object.__setattr__(self, "strides", strides)
         object.__setattr__(self, "symbolic", symbolic)
         object.__setattr__(self, "is_complex", dtype.is_complex)
+        object.__setattr__(self, "dense_order", _dense_order(sizes, strides))
         return cls._interned.setdefault(key, self)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -95,6 +123,16 @@ class Shape:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Shape, (self.dtype, self.sizes, self.strides, self.symbolic))
+
+    def with_sizes(self, sizes: tuple[int, ...]) -> Shape:
+        """A concrete shape of the same scalar type and order of dimensions.
+
+        Raises:
+            ValueError: the layout has gaps or overlaps, so strides do not follow from sizes.
+        """
+        if self.dense_order is None:
+            raise ValueError(f"{self!r} has no dense layout that other sizes could have")
+        return Shape(self.dtype, sizes, strides_in_order(sizes, self.dense_order))
 
     @property
     def numel(self) -> int:
@@ -121,8 +159,8 @@ class Shape:
         )
 
     def __repr__(self) -> str:
-        """As in the text form: ``f32[3, 4]``, with strides in braces where they are not row-major."""
-        dims = ", ".join(f"?{n}" if sym else str(n) for n, sym in zip(self.sizes, self.symbolic, strict=True))
+        """As in the text form: ``f32[3, s0=4]``, with strides in braces where they are not row-major."""
+        dims = ", ".join(map(_size_text, self.sizes, self.symbolic))
         text = f"{dtype_name(self.dtype)}[{dims}]"
         if self.strides != contiguous_strides(self.sizes):
             text += "{" + ", ".join(map(str, self.strides)) + "}"

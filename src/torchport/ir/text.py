@@ -20,7 +20,8 @@ the end of its line::
     input     = value ":" shape | number ":" ( "bool" | "int" | "float" | "complex" ) "=" literal
     node      = [ output { "," output } "=" ] operator "(" [ argument { "," argument } ] ")" [ COMMENT ]
     output    = value ":" shape | "_"
-    shape     = DTYPE "[" [ [ "?" ] INT { "," [ "?" ] INT } ] "]" [ "{" INT { "," INT } "}" ]
+    shape     = DTYPE "[" [ size { "," size } ] "]" [ "{" INT { "," INT } "}" ]
+    size      = [ "?" | NAME "=" ] INT
     operator  = NAME "." NAME "." NAME | "higher_order" "." NAME | "port" "." NAME
     argument  = [ NAME "=" ] item
     item      = value [ "@" INT ] [ "as" shape ] | number | "[" [ item { "," item } ] "]" | literal
@@ -38,7 +39,8 @@ What the parts mean:
   That tells where a parameter stands among the nodes: before the first line of a larger number (or that reads it).
 - **Outputs.** ``_`` stands where the operator returns no tensor (it takes a ``%`` number all the same); an operator
   without any result has neither outputs nor ``=``.
-- **Shapes.** Strides stand in braces when they are not row-major; ``?3`` is a symbolic size that is 3 here.
+- **Shapes.** Strides stand in braces when they are not row-major; ``?3`` is a size that depends on values and is 3
+  here; ``s0=3`` is one with a symbol: equal to every other ``s0``, and 3 when the graph was made.
 - **Operators** are looked up below ``torch.ops``, so an operator of another library exists once that is imported.
   ``port.scalar`` and ``port.tensor_list`` are special; ``port.device_data`` never shows, being the header's inputs.
 - **Operands.** Each tensor argument is an operand of its own, numbered from left to right. A call that is made

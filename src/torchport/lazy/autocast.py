@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -45,6 +46,9 @@ _LOWER_PRECISION = frozenset(
 )
 _PROMOTE = frozenset({"stack", "cat", "index_copy"})
 _KEY = "AutocastPrivateUse1"
+_LSTM = "lstm.input"
+"""On the CPU it becomes one of the operators above, ``mkldnn_rnn_layer``; here its cells are traced, so it is cast as a
+whole. With projections the CPU takes it apart before it casts, and so do we."""
 
 
 def _map(args: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -58,6 +62,38 @@ def _map(args: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 def _is_eligible(tensor: torch.Tensor) -> bool:
     """Only floating-point tensors of this device, and never float64, take part in autocasting."""
     return tensor.device.type == active.device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
+
+
+_casts: dict[int, tuple[ref[torch.Tensor], torch.Tensor]] = {}
+"""Leaves and what they were cast to in this region, by the leaf's id."""
+
+
+def forget_casts() -> None:
+    """Lets go of the casts of weights; PyTorch does so with its own when the outermost region is left."""
+    _casts.clear()
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor in another dtype. A weight is cast once per region, so its gradients add up in the lower precision.
+
+    The first use may be one without a graph; the others need theirs, so the cast always has it.
+
+    Source: aten/src/ATen/autocast_mode.cpp, ``cached_cast``.
+    """
+    if (
+        tensor.dtype is not torch.float32
+        or dtype is not torch.get_autocast_dtype(active.device_type)
+        or not (tensor.requires_grad and tensor.is_leaf)
+        or tensor._is_view()
+        or not torch.is_autocast_cache_enabled()
+        or torch.is_inference_mode_enabled()
+    ):
+        return tensor.to(dtype)
+    found = _casts.get(id(tensor))
+    if found is None or found[0]() is not tensor or found[1].dtype is not dtype:
+        with torch.enable_grad():
+            found = _casts[id(tensor)] = ref(tensor), tensor.to(dtype)
+    return found[1]
 
 
 def _widest(args: Any, found: torch.dtype) -> torch.dtype:
@@ -76,7 +112,7 @@ def _kernel(op: Any, name: str) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(key_set):
-            if name in _LOWER_PRECISION:
+            if name in _LOWER_PRECISION or name == _LSTM:
                 dtype = torch.get_autocast_dtype(active.device_type)
             elif name in _PROMOTE:
                 dtype = _widest(args, torch.get_autocast_dtype(active.device_type))
@@ -84,9 +120,19 @@ def _kernel(op: Any, name: str) -> Callable[..., Any]:
                 dtype = torch.float32
 
             def convert(tensor: torch.Tensor) -> torch.Tensor:
-                return tensor.to(dtype)
+                return _cast(tensor, dtype)
 
             return op(*_map(args, convert), **{k: _map(v, convert) for k, v in kwargs.items()})
+
+    return kernel
+
+
+def _lstm_kernel(op: Any) -> Callable[..., Any]:
+    cast = _kernel(op, _LSTM)
+
+    def kernel(input: torch.Tensor, states: list[torch.Tensor], *args: Any) -> Any:
+        has_projections = states[0].shape != states[1].shape
+        return op.decompose(input, states, *args) if has_projections else cast(input, states, *args)
 
     return kernel
 
@@ -102,6 +148,7 @@ def register_autocast(overload: Callable[[str], Any]) -> list[torch.library.Libr
         name = full_name.removeprefix("aten::")
         if full_name.startswith("aten::"):
             library.m.impl(name, _KEY, _lazy_kernel(overload, name), False)  # type: ignore[union-attr]
+    library.m.impl(_LSTM, _KEY, _lstm_kernel(overload(_LSTM)), False)  # type: ignore[union-attr]
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(torch.library.fallthrough_kernel, _KEY)
     return [library, rest]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchport import metrics
@@ -20,12 +21,16 @@ from torchport.config import settings
 from torchport.ir.call import DEVICE_DATA, Call
 from torchport.ir.graph import Graph
 from torchport.ir.location import Location
+from torchport.ir.node import Node
+from torchport.ir.symbolic_sizes import skeleton, with_symbols
+from torchport.lazy.size_families import Families
 from torchport.lazy.trace import Trace
 from torchport.runtime.cache import LruCache
 from torchport.runtime.events import EventKind, record_event
 from torchport.runtime.execution import Duration, Execution, executor, raise_once
+from torchport.runtime.programs import FailedComputation, compile_computation
 
-_UNCACHED = metrics.counter("UncachedCompile")
+_serials = itertools.count(1)
 _CACHED = metrics.counter("CachedCompile")
 
 
@@ -36,14 +41,22 @@ class CompiledTrace:
     computation: Computation
     parameters: list[int]
     """Positions among the trace's leaves."""
-    numbers: list[tuple[int, int]]
-    """Positions among the trace's nodes, and the index of the number there."""
+    numbers: list[tuple[int, int] | BackendData]
+    """Positions among the trace's nodes, and the index of the number there; a size that the program takes is data."""
     duration: Duration
     alias_uses: list[tuple[int, int]]
     """For each aliased parameter: its position among the arguments, and its uses in the trace."""
 
+    def number_arguments(
+        self, nodes: Sequence[Node], backend: BackendImplInterface, device: BackendDevice
+    ) -> list[BackendData]:
+        """The data of the numbers that the computation takes, from the nodes of the trace."""
+        make = backend.make_computation_data_from_scalar
+        return [make(nodes[x[0]].numbers[x[1]], device) if isinstance(x, tuple) else x for x in self.numbers]
+
 
 _cache: LruCache[CompiledTrace] = LruCache(settings.compile_cache_entries)
+_families = Families()
 _last_compile: dict[str, list[Call]] = {}
 
 
@@ -87,32 +100,83 @@ def _compile(
     cause: SyncCause,
     location: Location,
 ) -> CompiledTrace:
-    _UNCACHED.value += 1
     live = Graph(trace.nodes, results).without_dead_nodes()
-    graph = live.copy()
-    where = str(location)
-    calls = [n.call for n in trace.nodes]
-    before = _last_compile.get(where)
-    why = "first graph on this line" if before is None else _difference(before, calls)
-    if len(_last_compile) > 1 << 12:
-        _last_compile.clear()
-    _last_compile[where] = calls
-    record_event(EventKind.COMPILE, f"{cause}, {len(graph)} nodes, {why}", location)
     leaf_position = {id(v.node): i for i, v in enumerate(trace.leaves)}
     parameters = [leaf_position[id(n)] for n in live.parameters]
     aliases: list[tuple[int, int]] = []
     if backend.capabilities.input_output_aliasing:
         aliases = _alias_candidates(results, holders, {id(n): i for i, n in enumerate(live.parameters)})
-    compiled = lower_and_compile(graph, backend, device, cause, aliases)
+    calls = [n.call for n in trace.nodes]
+
+    def report(graph: Graph, how: str) -> None:
+        before = _last_compile.get(where)
+        why = "first graph on this line" if before is None else _difference(before, calls)
+        if len(_last_compile) > 1 << 12:
+            _last_compile.clear()
+        _last_compile[where] = calls
+        record_event(EventKind.COMPILE, f"{cause}, {len(graph)} nodes, {why}{how}", location)
+
+    where = str(location)
+    program, sizes = _program(live, backend, device, cause, aliases, report)
     uses = Counter(id(v) for n in trace.nodes for v in n.operands)
     node_position = {id(n): i for i, n in enumerate(trace.nodes)}
+    numbers: list[tuple[int, int] | BackendData] = []
+    for node, added in zip(live.nodes, sizes, strict=True):
+        numbers += [(node_position[id(node)], i) for i in range(len(node.numbers))]
+        numbers += [backend.make_computation_data_from_scalar(n, device) for n in added]
     return CompiledTrace(
-        compiled,
+        program,
         parameters,
-        [(node_position[id(n)], i) for n, i in live.numbers],
+        numbers,
         Duration(),
-        [(p, uses[id(trace.leaves[parameters[p]])]) for _, p in aliases],
+        [(p, uses[id(trace.leaves[parameters[p]])]) for p in program.aliases.values()],
     )
+
+
+def _program(
+    graph: Graph,
+    backend: BackendImplInterface,
+    device: BackendDevice,
+    cause: SyncCause,
+    aliases: Sequence[tuple[int, int]],
+    report: Callable[[Graph, str], None],
+) -> tuple[Computation, list[list[int]]]:
+    """The program of a graph, and for each node the integers that it takes as numbers after the node's own.
+
+    Args:
+        graph: of concrete sizes; it is left as it is.
+        backend: which compiles, where no program with symbolic sizes fits.
+        device: the concrete device.
+        cause: what asks for it.
+        aliases: pairs of result and parameter.
+        report: is told what is compiled, and how.
+    """
+    if backend.capabilities.symbolic_sizes and settings.symbolic_sizes:
+        bones, integers = skeleton(graph)
+        key = (id(backend), str(device), bones)
+        family = _families.get(key, integers)
+        if family is not None and family.compiles:
+            if family.computation is None or not family.admits(integers):
+                family = family.with_graph(integers)
+                symbols = family.symbols()
+                symbolic, family.added = with_symbols(graph, symbols)
+                report(symbolic, f"; sizes become symbols: {_hints(symbols, integers)}")
+                fixed = [(r, p) for r, p in aliases if not any(symbolic.results[r].shape.symbolic)]
+                program = lower_and_compile(symbolic, backend, device, cause, fixed)
+                family.compiles = not isinstance(program, FailedComputation)
+                family.computation = program if family.compiles else None
+                _families.put(key, family)
+            else:
+                _CACHED.value += 1
+            if family.computation is not None:
+                return family.computation, [[integers[i] for i in positions] for positions in family.added]
+    report(graph, "")
+    return lower_and_compile(graph.copy(), backend, device, cause, aliases), [[] for _ in graph.nodes]
+
+
+def _hints(symbols: list[str | None], integers: list[int]) -> str:
+    """What the symbols of a graph are in it: ``s0=7, s1=14``."""
+    return ", ".join(f"{s}={n}" for s, n in dict(zip(symbols, integers, strict=True)).items() if s is not None)
 
 
 def _difference(before: list[Call], now: list[Call]) -> str:
@@ -127,29 +191,6 @@ def _difference(before: list[Call], now: list[Call]) -> str:
     if len(before) != len(now):
         return f"it has {len(now)} operations, before {len(before)}"
     return "the same operations, with other results or other sharing of operands"
-
-
-class _FailedComputation(Computation):
-    """What a compiler failed on: executing it raises why."""
-
-    def __init__(self, computation: Computation, error: Exception) -> None:
-        super().__init__(computation.name, computation.graph, computation.devices, {}, computation.cause)
-        self.error = error
-
-
-def _compiled_by(backend: BackendImplInterface, computation: Computation) -> Computation:
-    """The compiled computation, checked against the contract; where that fails, one that says so when it is run."""
-    name = type(backend).__name__
-    try:
-        answer = backend.compile([computation])
-        if not isinstance(answer, list) or len(answer) != 1 or not isinstance(answer[0], Computation):
-            raise TypeError(
-                f"{name}.compile() has to return a list with a computation for each that it was given; it returned "
-                f"{answer!r}"
-            )
-    except Exception as error:  # noqa: BLE001 - a stranger's compiler: its error belongs to who reads the results
-        return _FailedComputation(computation, error)
-    return answer[0]
 
 
 def lower_and_compile(
@@ -168,7 +209,7 @@ def lower_and_compile(
         cause: what asks for it.
         aliases: pairs of result and parameter: the result may take the parameter's buffer.
     """
-    context = backend.create_lowering_context(f"graph-{_UNCACHED.value}", device, graph.nodes)
+    context = backend.create_lowering_context(f"graph-{next(_serials)}", device, graph.nodes)
     context.devices = backend.get_compilation_devices(device, [])
     context.cause = cause
     for value in graph.results:
@@ -176,7 +217,7 @@ def lower_and_compile(
     for result, parameter in aliases:
         context.set_up_alias(result, parameter)
     computation = context.build()
-    compiled = _compiled_by(backend, computation)
+    compiled = compile_computation(backend, computation)
     for leaf in graph.parameters:
         leaf.data = None  # a cached program must not keep the first batch and the first weights alive
     return compiled
@@ -208,18 +249,21 @@ def run_graph(
         ExecutionError: it failed.
     """
     key = (id(backend), str(device), graph.hash)
-    entry = _cache.get(key)
-    if entry is None:
-        _UNCACHED.value += 1
-        compiled = lower_and_compile(graph.copy(), backend, device, cause)
-        entry = CompiledTrace(compiled, [], [], Duration(), [])
-        _cache.put(key, entry)
+    found = _cache.get(key)
+    if found is None:
+        program, sizes = _program(graph, backend, device, cause, (), lambda graph, how: None)
+        numbers: list[tuple[int, int] | BackendData] = []
+        for i, added in enumerate(sizes):
+            numbers += [(i, n) for n in range(len(graph.nodes[i].numbers))]
+            numbers += [backend.make_computation_data_from_scalar(n, device) for n in added]
+        found = CompiledTrace(program, [], numbers, Duration(), [])
+        _cache.put(key, found)
     else:
         _CACHED.value += 1
     arguments = [n.data for n in graph.parameters]
-    arguments += [backend.make_computation_data_from_scalar(n.numbers[i], device) for n, i in graph.numbers]
+    arguments += found.number_arguments(graph.nodes, backend, device)
     results = [backend.create_data_placeholder(device, v.shape) for v in graph.results]
-    execution = Execution(backend, entry.computation, arguments, results, device, graph.nodes[-1].location)
+    execution = Execution(backend, found.computation, arguments, results, device, graph.nodes[-1].location)
     executor.enqueue(execution)
     executor.wait(execution)
     for data in results:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from torchport.errors import UnsupportedOperationError
 from torchport.lazy import active, rng
+from torchport.lazy.tensor import supported_dtypes
 from torchport.runtime.execution import wait_device_ops
 
 
@@ -32,6 +37,19 @@ class _DeviceContext:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What is known of the hardware behind the device.
+
+    Attributes:
+        name: as its backend names it.
+        total_memory: bytes; 0 where the backend does not tell.
+    """
+
+    name: str
+    total_memory: int
+
+
 class DeviceModule:
     """The functions of ``torch.<device name>``."""
 
@@ -39,6 +57,8 @@ class DeviceModule:
     _peak_bytes = 0
     device = _DeviceContext
     device_of = _DeviceContext
+    Stream = torch.Stream
+    Event = torch.Event
 
     def is_available(self) -> bool:
         """Whether the device can be used: always, since a backend is always installed."""
@@ -76,9 +96,14 @@ class DeviceModule:
         return f"{type(active.backend()).__name__} on {active.backend_device()}"
 
     def get_device_capability(self, device: Any = None) -> dict[str, Any]:
-        """What the device can do, for ``torch.accelerator.get_device_capability``."""
+        """What the device can do, for ``torch.accelerator.get_device_capability``: the dtypes that can live there."""
         _index(device)
-        return {"supported_dtypes": set(self.get_amp_supported_dtype())}
+        return {"supported_dtypes": set(supported_dtypes())}
+
+    def get_device_properties(self, device: Any = None) -> DeviceProperties:
+        """What is known of the hardware behind the device."""
+        total = active.backend().get_metrics().get("bytes_total", 0)
+        return DeviceProperties(self.get_device_name(device), int(total))
 
     def synchronize(self, device: Any = None) -> None:
         """Waits until everything that was launched has ended."""
@@ -161,19 +186,57 @@ class DeviceModule:
 
     def memory_stats(self, device: Any = None) -> dict[str, int]:
         """The figures above by the names that CUDA gives them."""
+        held = self.memory_allocated(device)
         return {
-            "allocated_bytes.all.current": self.memory_allocated(device),
-            "allocated_bytes.all.peak": self.max_memory_allocated(device),
+            f"{kind}_bytes.all.{figure}": value
+            for kind in ("allocated", "reserved")
+            for figure, value in (("current", held), ("peak", self._peak_bytes))
         }
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        """The bytes of the device's memory that are free, and all of them.
+
+        Raises:
+            UnsupportedOperationError: the active backend does not tell.
+        """
+        _index(device)
+        figures = active.backend().get_metrics()
+        if not {"bytes_free", "bytes_total"} <= figures.keys():
+            raise UnsupportedOperationError(
+                f"the backend {type(active.backend()).__name__} does not tell how much memory there is "
+                "(bytes_free and bytes_total in get_metrics())"
+            )
+        return int(figures["bytes_free"]), int(figures["bytes_total"])
+
+    get_memory_info = mem_get_info  # its name in torch.accelerator
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         """Forgets the largest figure."""
         _index(device)
         self._peak_bytes = 0
 
+    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+        """Does nothing: no figure is accumulated."""
+        _index(device)
+
     def empty_cache(self) -> None:
         """Does nothing: nothing is cached."""
+
+    def empty_host_cache(self) -> None:
+        """Does nothing: no host memory is set aside."""
+
+    # Streams: there is one, since launches run in order; what PyTorch's own objects say of others is not listened to.
 
     def current_stream(self, device: Any = None) -> torch.Stream:
         """The one stream: launches run in order."""
         return torch.Stream(device=torch.device(active.device_type, _index(device)))
+
+    default_stream = current_stream
+
+    def set_stream(self, stream: torch.Stream) -> None:
+        """Does nothing: there is one stream."""
+
+    @contextmanager
+    def stream(self, stream: torch.Stream | None) -> Iterator[None]:
+        """``with torch.port.stream(s):``; there is one, so nothing changes."""
+        yield

@@ -21,6 +21,7 @@ from torchport.ir.location import Location
 from torchport.lazy import active
 from torchport.lazy.reading import data_of, view_of_storage, with_strides
 from torchport.lazy.recording import layout_of, upload
+from torchport.lazy.schema import undefaulted
 from torchport.lazy.source import user_location
 from torchport.lazy.sparse_transfer import to_device
 from torchport.lazy.sync import launch
@@ -92,7 +93,7 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: s
     device = torch.device(active.backend().eager_fallback_device_type().name.lower())
     host = _HostArguments(device)
     host_args = [host.convert(a) for a in args]
-    host_kwargs = {k: host.convert(v) for k, v in kwargs.items()}
+    host_kwargs = {**dict.fromkeys(undefaulted(op)), **{k: host.convert(v) for k, v in kwargs.items()}}
     with torch._C._AutoDispatchBelowAutograd(), _device_generator(op):
         result = op(*host_args, **host_kwargs)
     for i, argument in enumerate(op._schema.arguments):

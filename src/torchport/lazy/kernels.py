@@ -27,13 +27,15 @@ from torchport.lazy.recording import (
     collect,
     cut_if_due,
     record,
+    with_bits,
     write,
 )
+from torchport.lazy.results import NO_BITS, bits_of_results, new_result, pack_results, set_bits
 from torchport.lazy.schema import Kind, Operator, describe
-from torchport.lazy.specials import metadata_kernel, resize_output_
-from torchport.lazy.tensor import dense_shape, new_tensor
+from torchport.lazy.specials import resize_output_
+from torchport.lazy.tensor import new_tensor
 from torchport.lazy.trace import LOCK
-from torchport.lazy.write_checks import check_writes, may_overlap, share_storages
+from torchport.lazy.write_probe import Layout, is_aliased, probe_writes
 
 Kernel = Callable[..., Any]
 _NO_NAMES: frozenset[str] = frozenset()
@@ -76,6 +78,8 @@ def _functional_kernel(info: Operator) -> Kernel:
             if entry is None:
                 try:
                     entry = entries[key] = build_entry(info, op, args, kwargs, found, _NO_NAMES)
+                    if bits := bits_of_results(op, entry.call.outputs, args, kwargs):
+                        entry.bits, entry.plain = bits, False
                 except NotImplementedError:
                     if op.namespace == "aten":
                         raise
@@ -88,12 +92,11 @@ def _functional_kernel(info: Operator) -> Kernel:
                 return _undeferred(info, entry, args, kwargs)
             counter.value += 1
             node = record(entry.call, found[1], found[2])
-            if single:
+            if single and entry.plain:
                 shape = entry.results[0]
                 result: Any = None if shape is None else new_tensor(shape, Value(node))
             else:
-                tensors = [None if s is None else new_tensor(s, Value(node, i)) for i, s in enumerate(entry.results)]
-                result = pack_results(info.returns, tensors)
+                result = pack_results(info.returns, _new_results(entry, node))
             if active.cut_due:
                 cut_if_due()
             return result
@@ -101,34 +104,12 @@ def _functional_kernel(info: Operator) -> Kernel:
     return kernel
 
 
-def pack_results(returns: tuple[str, ...], flat: list[Any]) -> Any:
-    """An operator's result from its flat outputs: a tensor, a list, or a tuple of both."""
-    lists = returns.count("tensors")
-    if not lists:
-        return flat[0] if len(returns) == 1 else tuple(flat)
-    if lists > 1:
-        # Only foreach-like operators return several lists, and those are of one length.
-        length = (len(flat) - (len(returns) - lists)) // lists
-    else:
-        length = len(flat) - (len(returns) - 1)
-    packed, at = [], 0
-    for kind in returns:
-        if kind == "tensors":
-            packed.append(flat[at : at + length])
-            at += length
-        else:
-            packed.append(flat[at])
-            at += 1
-    return packed[0] if len(packed) == 1 else tuple(packed)
-
-
-def _kernel_of_elements(op: OpOverload) -> Kernel | None:
-    """PyTorch's own kernel of an operator on lists, which calls the operator of each element; ``None`` without one."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    name = op.name()
-    if not has_kernel(name, "CompositeExplicitAutograd") or has_kernel(name, "CPU"):
-        return None
-    return metadata_kernel(op)
+def _new_results(entry: Entry, node: Node) -> list[torch.Tensor | None]:
+    bits = entry.bits or (NO_BITS,) * len(entry.results)
+    return [
+        None if s is None else new_result(s, Value(node, i), b)
+        for i, (s, b) in enumerate(zip(entry.results, bits, strict=True))
+    ]
 
 
 def _mutating_kernel(info: Operator) -> Kernel:
@@ -139,8 +120,10 @@ def _mutating_kernel(info: Operator) -> Kernel:
     functional_info = describe(functional)
     outs = frozenset(m.name for m in info.mutations if m.is_out)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
+    in_place = any(not m.is_out and not m.is_list for m in info.mutations) and not outs
     lists = [m.name for m in info.mutations if m.is_list and not m.is_out]
-    one_by_one = _kernel_of_elements(op) if lists else None
+    draws = in_place and torch.Tag.nondeterministic_seeded in functional.tags
+    takes_dtype = bool(outs) and "dtype" in functional_info.keyword_kinds
     position = {m.name: m.position for m in info.mutations}
     defaults = _missing_defaults(op, functional)
 
@@ -158,20 +141,36 @@ def _mutating_kernel(info: Operator) -> Kernel:
                         "Expected all tensors to be on the same device, but found at least two devices, "
                         f"{active.device_type}:0 and cpu!"
                     )
-            if one_by_one is not None and share_storages([written(name, args, kwargs) for name in lists], args):
-                return one_by_one(*args, **kwargs)
             if len(args) < len(defaults):
                 args += defaults[len(args) :]
             found = collect(info, args, kwargs, outs)
             if outs:
-                # The dtype of ``out`` can decide in which dtype the operator computes.
-                found[0].extend(written(name, args, kwargs).dtype for name in outs)
+                # The dtype of ``out`` can decide in which dtype the operator computes, and eager may leave its layout.
+                for name in outs:
+                    target = written(name, args, kwargs)
+                    found[0].extend((target.dtype, target.shape, target.stride()))
+            if draws and type(args[0]) is torch.Tensor:
+                # Numbers are drawn in the order of the layout that is filled, which its value need not have.
+                found[3][0] = Shape(args[0].dtype, tuple(args[0].shape), args[0].stride())
+                found[0].append(found[3][0])
             key = tuple(found[0])
             entry = entries.get(key)
+            aliased = (in_place and is_aliased(args, args[0])) or any(is_aliased(args, kwargs.get(n)) for n in outs)
             if entry is None:
-                entry = entries[key] = _checked_entry(info, functional_info, args, kwargs, found, outs)
-            elif any(may_overlap(kwargs.get(name), args) for name in outs) if outs else may_overlap(args[0], args):
-                check_writes(op, args, kwargs)
+                inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
+                try:
+                    entry = build_entry(functional_info, functional, inputs, keywords, found, outs)
+                except Exception:
+                    # Eager may refuse what is written to before it refuses what is computed.
+                    probe_writes(info, args, kwargs)
+                    raise
+                if takes_dtype and keywords.get("dtype") is None:
+                    entry = _in_dtype_of_out(info, functional_info, entry, inputs, kwargs, found, outs)
+                if aliased or in_place or (outs and not entry.dynamic):
+                    entry.left = probe_writes(info, args, kwargs)
+                entries[key] = entry
+            elif aliased:
+                probe_writes(info, args, kwargs)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
@@ -200,46 +199,32 @@ def _missing_defaults(op: OpOverload, functional: OpOverload) -> tuple[Any, ...]
     return tuple(a.default_value if a.has_default_value() else None for a in own[:needed])
 
 
-def _checked_entry(
+def _functional_arguments(
+    info: Operator, functional: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], outs: frozenset[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments for the functional form; a dtype that it takes from ``out`` is named."""
+    keywords = {k: v for k, v in kwargs.items() if k not in outs}
+    if outs and "dtype" in functional.keyword_kinds and "dtype" not in info.keyword_kinds:
+        for m in info.mutations:
+            keywords["dtype"] = kwargs[m.name].dtype
+    return args, keywords
+
+
+def _in_dtype_of_out(
     info: Operator,
     functional: Operator,
+    entry: Entry,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     found: Arguments,
     outs: frozenset[str],
 ) -> Entry:
-    """The entry of the functional form for a write that eager accepts.
-
-    Raises:
-        Exception: eager's own, for the operator or for what it would write to.
-    """
+    """The entry of an operator that computes in the dtype that it is given to fill, where none is asked for."""
+    target, shape = kwargs[info.mutations[0].name], entry.call.outputs[info.mutations[0].result]
+    if shape is None or target.dtype is shape.dtype:
+        return entry
     keywords = {k: v for k, v in kwargs.items() if k not in outs}
-    takes_dtype = bool(outs) and "dtype" in functional.keyword_kinds
-    if takes_dtype and "dtype" not in info.keyword_kinds:
-        keywords["dtype"] = kwargs[info.mutations[-1].name].dtype
-    try:
-        entry = build_entry(functional, functional.op, args, keywords, found, outs)
-    except Exception:
-        # Eager may refuse what is written to before it refuses what is computed.
-        check_writes(info.op, args, kwargs)
-        raise
-    check_writes(info.op, args, _with_room(info, entry, kwargs) if outs else kwargs)
-    if takes_dtype and keywords.get("dtype") is None:
-        target, shape = kwargs[info.mutations[0].name], entry.call.outputs[info.mutations[0].result]
-        if shape is not None and target.dtype is not shape.dtype:
-            # Eager takes it, so it computes in the dtype that it is given to fill.
-            entry = build_entry(functional, functional.op, args, {**keywords, "dtype": target.dtype}, found, outs)
-    return entry
-
-
-def _with_room(info: Operator, entry: Entry, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments, with an empty tensor for each ``out`` that the result will resize, with a warning."""
-    roomy = dict(kwargs)
-    for m in info.mutations:
-        out, shape = kwargs[m.name], None if m.is_list else entry.call.outputs[m.result]
-        if shape is not None and tuple(out.shape) != shape.sizes:
-            roomy[m.name] = out.new_empty(0)
-    return roomy
+    return build_entry(functional, functional.op, args, {**keywords, "dtype": target.dtype}, found, outs)
 
 
 def _write_results(
@@ -273,11 +258,8 @@ def _write_results(
                 if n is not None:
                     store(t, n[0], n[1], m.is_out)
         elif target is not None and new is not None:
-            store(target, new[0], new[1], m.is_out)
-    fresh = [
-        None if results[i] is None else new_tensor(_dense_of(entry, results[i][0]), results[i][0])
-        for i in info.fresh_results
-    ]
+            store(target, new[0], new[1], m.is_out, entry.left.get(m.name))
+    fresh = [None if results[i] is None else new_result(results[i][1], results[i][0]) for i in info.fresh_results]
     aliased = iter(targets)
     others = iter(fresh)
     returns = [next(aliased) if r.alias_info is not None else next(others) for r in info.op._schema.returns]
@@ -303,35 +285,40 @@ def _write_undeferred(
     targets = []
     for m in info.mutations:
         target, result = written(m.name, args, kwargs), results[m.result]
-        resize_output_(target, result.shape, target.device)
+        if target.shape != result.shape:
+            resize_output_(target, result.shape, target.device, result.stride())
         targets.append(target.copy_(result))
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
-def _dense_of(entry: Entry, value: Value) -> Shape:
-    shape = entry.results[value.index]
-    assert shape is not None
-    return shape
-
-
-def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool) -> None:
+def store(tensor: torch.Tensor, value: Value, shape: Shape, resize: bool, left: Layout | None = None) -> None:
     """Writes a value to a tensor: converted to its dtype, and, for ``out=``, after resizing it.
+
+    Args:
+        tensor: what is written to.
+        value: the new contents.
+        shape: the value's.
+        resize: whether the tensor takes the value's sizes.
+        left: how eager would leave the tensor; by default in the value's strides where its sizes change.
 
     Raises:
         RuntimeError: the value's dtype cannot be cast to the tensor's; eager's text.
     """
-    if tensor.dtype is not shape.dtype and not torch.can_cast(shape.dtype, tensor.dtype):
-        raise RuntimeError(
-            f"result type {_scalar_name(shape.dtype)} can't be cast to the desired output type "
-            f"{_scalar_name(tensor.dtype)}"
-        )
-    if resize and tuple(tensor.shape) != shape.sizes:
-        resize_output_(tensor, shape.sizes, tensor.device)
-        if tuple(tensor.stride()) != shape.strides and tensor.numel() == shape.numel:
-            torch.ops.aten.as_strided_(tensor, shape.sizes, shape.strides)
+    if left is not None:
+        if tuple(tensor.shape) != left.sizes or tensor.stride() != left.strides:
+            resize_output_(tensor, left.sizes, tensor.device, left.strides)
+        if (tensor.is_conj(), tensor.is_neg()) != left.bits:
+            set_bits(tensor, left.bits)
+    elif resize and tuple(tensor.shape) != shape.sizes:
+        resize_output_(tensor, shape.sizes, tensor.device, shape.strides)
     if tensor.dtype is not shape.dtype:
+        if not torch.can_cast(shape.dtype, tensor.dtype):
+            raise RuntimeError(
+                f"result type {_scalar_name(shape.dtype)} can't be cast to the desired output type "
+                f"{_scalar_name(tensor.dtype)}"
+            )
         value = Value(active.trace.add_node(active.builder().make_cast(value, tensor.dtype)))
-    write(tensor, value)
+    write(tensor, with_bits(tensor, value))
 
 
 def _scalar_name(dtype: torch.dtype) -> str:
@@ -382,6 +369,6 @@ def _undeferred(info: Operator, entry: Entry, args: tuple[Any, ...], kwargs: dic
             flat.append(None)
         else:
             d = next(data)
-            dense = dense_shape(Shape(d.shape.dtype, d.shape.sizes, d.shape.strides))
-            flat.append(new_tensor(dense, Value(active.builder().make_device_data(d))))
+            own = Shape(d.shape.dtype, d.shape.sizes, d.shape.strides)
+            flat.append(new_result(own, Value(active.builder().make_device_data(d))))
     return pack_results(info.returns, flat)

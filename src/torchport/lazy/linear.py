@@ -120,3 +120,24 @@ def linear_backward(
         if plan.grad_bias is not None:
             grad_bias = tensor(plan.grad_bias, g)
         return grad_input, grad_weight, grad_bias
+
+
+def differentiable_linear_backward(
+    self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, output_mask: list[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """The same for autograd: where the gradients are to be differentiated, made of products that can be.
+
+    PyTorch has a formula for the whole, but none for complex numbers.
+    """
+    if not torch.is_grad_enabled():
+        with torch._C._AutoDispatchBelowAutograd():
+            found: tuple[torch.Tensor | None, ...] = aten.linear_backward.default(
+                self, grad_output, weight, output_mask
+            )
+            return found  # type: ignore[return-value]  # three, by its schema
+    grad = grad_output.reshape(-1, weight.shape[0])
+    return (
+        grad_output.matmul(weight.conj()) if output_mask[0] else None,
+        grad.t().mm(self.reshape(-1, weight.shape[1]).conj()) if output_mask[1] else None,
+        grad.sum(0) if output_mask[2] else None,
+    )

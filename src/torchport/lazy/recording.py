@@ -19,10 +19,10 @@ from torchport.ir.inference import DynamicOutput, infer
 from torchport.ir.node import Node
 from torchport.lazy import active
 from torchport.lazy.reading import write_unwritten
-from torchport.lazy.schema import Kind, Operator
+from torchport.lazy.schema import Kind, Operator, undefaulted
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import cut
-from torchport.lazy.tensor import dense_shape, lazy_tensor_of
+from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of
 from torchport.lazy.views import Layout, plan_view
 
 CONSTANT, TENSOR, TENSORS, NUMBER, NUMBERS = Kind.CONSTANT, Kind.TENSOR, Kind.TENSORS, Kind.NUMBER, Kind.NUMBERS
@@ -37,18 +37,24 @@ class Entry:
 
     Attributes:
         call: the interned call; ``None`` when its output sizes depend on values.
-        results: the dense shapes of the new tensors that it makes, one per output.
+        results: the shapes of the new tensors that it makes, one per output.
+        bits: the bits that eager leaves set on the results; ``None`` where it leaves none.
+        plain: whether the results are dense and without bits, as nearly all are.
         refusal: why the backend does not run it; empty when it does.
         dynamic: the shapes of its outputs when their sizes depend on values.
+        left: how eager leaves the tensors given as ``out=``, by name.
     """
 
-    __slots__ = ("call", "dynamic", "refusal", "results", "uses")
+    __slots__ = ("bits", "call", "dynamic", "left", "plain", "refusal", "results")
 
     def __init__(self, call: Call, refusal: str, dynamic: bool) -> None:
         self.call = call
-        self.results = tuple(None if s is None else dense_shape(s) for s in call.outputs)
+        self.results = call.outputs
+        self.plain = all(s is None or is_dense(s) for s in call.outputs)
+        self.bits: tuple[tuple[bool, bool], ...] | None = None
         self.refusal = refusal
         self.dynamic = dynamic
+        self.left: dict[str, Any] = {}
 
 
 Arguments = tuple[list[Any], list[Value], list[Any], list[Shape]]
@@ -75,8 +81,13 @@ def read_view(lazy: LazyTensor, layout: Layout) -> tuple[Value, Shape]:
     return found
 
 
-def read(tensor: torch.Tensor) -> tuple[Value, Shape]:
-    """The current value of a tensor on the device, and its shape as the tensor has it."""
+def read(tensor: torch.Tensor, as_operand: bool = False) -> tuple[Value, Shape]:
+    """The current value of a tensor on the device, and its shape as the tensor has it.
+
+    Args:
+        tensor: the tensor.
+        as_operand: the value goes to an operator and nowhere else, so that a conjugation may be left to that.
+    """
     lazy: LazyTensor = tensor.untyped_storage()._torchport  # type: ignore[attr-defined]
     shape = lazy.shape
     if (
@@ -91,7 +102,7 @@ def read(tensor: torch.Tensor) -> tuple[Value, Shape]:
     else:
         value, shape = read_view(lazy, layout_of(tensor))
     if tensor.is_conj() or tensor.is_neg():
-        value = with_bits(tensor, value)
+        value = with_bits(tensor, value, as_operand)
     return value, shape
 
 
@@ -100,9 +111,14 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     return (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
 
-def with_bits(tensor: torch.Tensor, value: Value) -> Value:
-    """The value conjugated and negated as the tensor's bits say; PyTorch leaves them set for some operators."""
-    for is_set, op in ((tensor.is_conj(), aten.conj_physical.default), (tensor.is_neg(), aten.neg.default)):
+def with_bits(tensor: torch.Tensor, value: Value, as_operand: bool = False) -> Value:
+    """The value conjugated and negated as the tensor's bits say; PyTorch leaves them set for some operators.
+
+    Those have kernels (of matrix products, for example) that take such an operand as it is. For them it is a view, and
+    eager's rounding is theirs.
+    """
+    conjugate, negate = (aten._conj, aten._neg_view) if as_operand else (aten.conj_physical, aten.neg)
+    for is_set, op in ((tensor.is_conj(), conjugate.default), (tensor.is_neg(), negate.default)):
         if is_set:
             shape = value.shape
             args = (operand(0),)
@@ -169,7 +185,9 @@ def collect(info: Operator, args: Sequence[Any], kwargs: dict[str, Any], skip: f
                     ):
                         value = lazy.value
                     else:
-                        value, shape = read(a)
+                        value, shape = read(a, as_operand=True)
+                        if a.is_conj() or a.is_neg():
+                            key.append((a.is_conj(), a.is_neg()))
                 operands.append(value)
                 shapes.append(shape)
                 key.append(shape)
@@ -223,12 +241,14 @@ def _collect(
             key.append(None)
             return
         try:
-            value, shape = read(a)
+            value, shape = read(a, as_operand=True)
         except (AttributeError, NotImplementedError):
             value, shape = _foreign(info, a, not operands)
         operands.append(value)
         shapes.append(shape)
         key.append(shape)
+        if a.is_conj() or a.is_neg():
+            key.append((a.is_conj(), a.is_neg()))
     elif kind == CONSTANT:
         key.append(_static(a))
 
@@ -281,6 +301,7 @@ def build_entry(
     """
     _, operands, numbers, shapes = found
     counts = [0, 0]
+    bits: list[tuple[bool, bool]] = []
 
     def template(kind: int, a: Any) -> Any:
         if kind in (TENSORS, NUMBERS):
@@ -293,25 +314,30 @@ def build_entry(
             return number(counts[1] - 1, type(a))
         if kind == TENSOR:
             counts[0] += 1
+            bits.append((a.is_conj(), a.is_neg()) if a.device.type == active.device_type else (False, False))
             return operand(counts[0] - 1)
         return tuple(template(CONSTANT, x) for x in a) if isinstance(a, (list, tuple)) else a
 
     positional = tuple(template(k, a) for k, a in zip(info.kinds, args, strict=False))
     keywords = {}
+    required = {a.name for a in info.op._schema.arguments if a.kwarg_only and not a.has_default_value()}
     for name in sorted(kwargs):
         kind = info.keyword_kinds[name]
-        if name not in skip and kind not in (IGNORED, GENERATOR) and kwargs[name] is not None:
+        given = kind not in (IGNORED, GENERATOR) and kwargs[name] is not None
+        if name not in skip and (given or name in required):
             keywords[name] = template(kind, kwargs[name])
+    for name in undefaulted(op):
+        keywords.setdefault(name)
     if keywords.get("layout") is torch.strided:
         del keywords["layout"]
     assert counts == [len(operands), len(numbers)], f"{op}: the arguments were sorted in two ways"
     inputs = tuple(shapes)
     dynamic = False
     try:
-        outputs = infer(op, positional, keywords, inputs, numbers)
+        outputs = infer(op, positional, keywords, inputs, numbers, tuple(bits))
     except DynamicOutput as reason:
         outputs, dynamic = reason.outputs, True
-    call = Call(op, positional, tuple(keywords.items()), inputs, outputs)
+    call = Call(op, positional, tuple(sorted(keywords.items())), inputs, outputs)
     support = active.backend().supports(Node(call, tuple(operands), tuple(numbers)))
     refusal = "" if support else support.reason or "the backend does not support it"
     if call.is_random and not active.backend().capabilities.random:

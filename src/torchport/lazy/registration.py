@@ -12,19 +12,23 @@ Three things reach a kernel of ours:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from torchport.lazy import active
+from torchport.lazy.attention import scaled_dot_product_attention
 from torchport.lazy.autocast import register_autocast
 from torchport.lazy.kernels import make_kernel
-from torchport.lazy.linear import linear_backward
+from torchport.lazy.linear import differentiable_linear_backward, linear_backward
+from torchport.lazy.padded_encoder import PADDED_KERNELS
 from torchport.lazy.recurrent import RECURRENT_KERNELS
 from torchport.lazy.sparse import register_sparse
 from torchport.lazy.specials import METADATA_OPERATORS, SPECIAL_KERNELS, metadata_kernel
+from torchport.lazy.widened import WIDENED_KERNELS
 
 # Composite kernels that are right for us as they are: views, wrappers around other operators, queries.
 _LEFT_TO_PYTORCH = frozenset(
@@ -132,10 +136,22 @@ _LEFT_TO_PYTORCH = frozenset(
     ]
 )
 
-_EXPLICIT_KERNELS = {**SPECIAL_KERNELS, **RECURRENT_KERNELS, "linear_backward": linear_backward}
+_EXPLICIT_KERNELS = {
+    **SPECIAL_KERNELS,
+    **RECURRENT_KERNELS,
+    **PADDED_KERNELS,
+    **WIDENED_KERNELS,
+    "linear_backward": linear_backward,
+}
 
 # Composite operators that are traced whole, because a gradient formula for them as a whole exists.
 WHOLE_OPERATORS = ("linear",)
+
+# Operators without a gradient formula that PyTorch takes apart on other devices than its own, in another rounding.
+_KERNEL_ON_CPU = ("mish_backward", "native_channel_shuffle")
+
+# Their composite kernels call helpers that have no functional form, while they themselves have one.
+_OVER_A_HELPER = ("cummax.out", "cummin.out")
 
 _kernels: dict[OpOverload, Callable[..., Any]] = {}
 _libraries: list[torch.library.Library] = []
@@ -181,6 +197,7 @@ def composite_operators() -> list[str]:
 
 
 _whole: list[torch.library.Library] = []
+_differentiable: list[torch.library.Library] = []
 
 
 def trace_whole(wanted: bool) -> None:
@@ -194,15 +211,25 @@ def trace_whole(wanted: bool) -> None:
         _whole.pop()._destroy()
 
 
+def differentiate_twice() -> None:
+    """Makes the gradients of whole operators differentiable; asked for by a backward pass that makes a graph."""
+    if not _differentiable:
+        library = torch.library.Library("aten", "IMPL")
+        _differentiable.append(library)
+        library.impl("linear_backward", differentiable_linear_backward, "AutogradPrivateUse1")
+
+
 def register_kernels() -> None:
     """Registers all kernels for the device's dispatch key."""
     library = torch.library.Library("aten", "IMPL")
     implement = library.m.impl  # type: ignore[union-attr]  # Library.impl costs as much again in bookkeeping
-    for name in composite_operators():
+    for name in (*composite_operators(), *_KERNEL_ON_CPU, *_OVER_A_HELPER):
         implement(name, "PrivateUse1", _deferred_kernel(name), False)
     for name, kernel in _EXPLICIT_KERNELS.items():
         implement(name, "PrivateUse1", kernel, False)
     trace_whole(True)
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):  # composite: below autograd only where that is off
+        implement("scaled_dot_product_attention", key, scaled_dot_product_attention, False)
     for name in METADATA_OPERATORS:
         implement(name, "PrivateUse1", metadata_kernel(overload(name)), False)
     fallback = torch.library.Library("_", "IMPL")
@@ -221,10 +248,35 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+_interrupted = threading.local()
+
+
+def _answers() -> Iterator[Any]:
+    """The guard's only answer, for ever. PyTorch asks for it four times per node of the autograd graph.
+
+    It also asks while an exception of a hook unwinds the C++ engine, with Python's error still set. No call of Python
+    can succeed then, and where PyTorch asks a failed one ends the process. So the error is taken away and kept:
+    :func:`take_interrupting_error` gives it back when the engine has ended.
+
+    An answer runs no bytecode at which Python looks for signals (``yield from`` an iterator in C has none), because an
+    exception of Ctrl-C would end the process in the same way.
+    """
+    answer = {None: torch._C._autograd.DeviceType.PrivateUse1}
+    while True:
+        try:
+            yield from map(answer.__getitem__, itertools.repeat(None))  # each is a call, and fails when an error is set
+        except SystemError as error:
+            _interrupted.error = error.__cause__
+
+
+def take_interrupting_error() -> BaseException | None:
+    """The exception that was kept from this thread's backward pass, once."""
+    error: BaseException | None = _interrupted.__dict__.pop("error", None)
+    return error
+
+
 class _Guard(torch._C._acc.DeviceGuard):
-    # PyTorch asks four times per node of the autograd graph. A C function that always returns the same object answers
-    # in half the time of a method.
-    type_: Any = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
+    type_ = _answers().__next__
 
 
 def register_device(module: Any) -> None:

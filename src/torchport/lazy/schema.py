@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -118,6 +119,19 @@ def argument_kind(op: OpOverload, argument: Any) -> int:
     return Kind.CONSTANT
 
 
+@cache
+def undefaulted(op: OpOverload) -> tuple[str, ...]:
+    """Keyword arguments that have no default but may be ``None``: then a kernel is not given them, and must fill in."""
+    return tuple(
+        a.name
+        for a in op._schema.arguments
+        if a.kwarg_only
+        and not a.has_default_value()
+        and isinstance(a.type, torch.OptionalType)
+        and argument_kind(op, a) is Kind.CONSTANT
+    )
+
+
 def _returns(op: OpOverload) -> tuple[str, ...]:
     kinds = []
     for r in op._schema.returns:
@@ -159,10 +173,12 @@ def _match(
     """Which result of the functional form belongs to which written argument.
 
     Generated functional forms return the operator's own fresh results first, then the new contents of each written
-    argument in order; forms of ``out=`` and in-place operators return just those.
+    argument in order; forms of ``out=`` and in-place operators return just those. What is ``out=`` to an operator that
+    writes to other arguments as well is a fresh result of its functional form, and comes first.
     """
     count = len(functional._schema.returns)
     fresh_count = count - len(mutated)
+    mutated = sorted(mutated, key=lambda m: not m[1].is_out)
     mutations = tuple(
         Mutation(i, a.name, "List" in str(a.type), a.is_out, fresh_count + k) for k, (i, a) in enumerate(mutated)
     )
@@ -178,11 +194,14 @@ def find_functional(op: OpOverload) -> OpOverload | None:
     if outs:
         candidates.append(packet_name)
         candidates.append(packet_name + "_copy")
+        candidates.append(packet_name + "_functional")
     else:
         overload = _FUNCTIONAL_OVERLOADS.get((packet_name, op._overloadname))
         if overload is not None:
             return getattr(getattr(namespace, overload[0]), overload[1])  # type: ignore[no-any-return]
         candidates.append(_FUNCTIONAL_NAMES.get(packet_name, packet_name.removesuffix("_")))
+        if packet_name.startswith("__i"):
+            candidates.append(packet_name.replace("__i", "__", 1))
         candidates.append(packet_name.removesuffix("_") + "_functional")
         candidates.append(packet_name + "_functional")
     wanted = [(a.name, str(a.type)) for a in op._schema.arguments if a.name not in outs]

@@ -16,12 +16,14 @@ from torchport import metrics
 from torchport.backend import Shape, Value
 from torchport.ir.call import Call, number, operand
 from torchport.lazy import active
+from torchport.lazy.attention import fused_sdp_choice
 from torchport.lazy.reading import host_tensor
 from torchport.lazy.recording import cut_if_due, read, upload, with_bits, write
+from torchport.lazy.schema import describe
 from torchport.lazy.source import user_location
 from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of, new_strided, new_tensor
 from torchport.lazy.trace import LOCK
-from torchport.lazy.write_checks import check_writes, is_expanded, may_overlap
+from torchport.lazy.write_probe import is_aliased, is_expanded, probe_writes
 
 aten = torch.ops.aten
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -36,6 +38,7 @@ METADATA_OPERATORS = (
     "set_.source_Storage_storage_offset",
     "set_.source_Storage",
     "set_.source_Tensor",
+    "is_set_to",
 )
 
 
@@ -90,8 +93,8 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         self.copy_(_to_host(src))
         return self
     with LOCK:
-        if may_overlap(self, (src,)):
-            check_writes(aten.copy_.default, (self, src), {})
+        if is_expanded(self) or (is_aliased((src,), self) and not self.numel() == src.numel() == 1):
+            probe_writes(describe(aten.copy_.default), (self, src), {})
         if src.device.type != active.device_type:
             if self.numel() == 0:
                 src.expand(self.shape)
@@ -215,9 +218,11 @@ def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = Non
 
 def fill_scalar(self: torch.Tensor, value: bool | int | float | complex) -> torch.Tensor:
     """``aten::fill_.Scalar``: new contents that do not depend on the old ones."""
+    if is_expanded(self):
+        probe_writes(describe(aten.fill_.Scalar), (self, value), {})
+    if type(value) in (int, float) and not self.dtype.is_floating_point and not self.dtype.is_complex:
+        torch.empty((), dtype=self.dtype).fill_(value)  # eager's error for a number that the dtype cannot hold
     with LOCK:
-        if is_expanded(self):
-            check_writes(aten.fill_.Scalar, (self, value), {})
         sizes = tuple(self.shape)
         call = _full_call(sizes, self.dtype, type(value))
         metrics.increment("lazy::fill")
@@ -265,7 +270,10 @@ def resize_(
         raise RuntimeError(f"Unsupported memory format {memory_format}")
     if sizes == tuple(self.shape) and memory_format is None:
         return self
-    strides = _strides_for(sizes, memory_format)
+    return _resize_to(self, sizes, _strides_for(sizes, memory_format))
+
+
+def _resize_to(self: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     needed = Shape(self.dtype, sizes, strides).storage_numel + int(self.storage_offset())
     storage = self.untyped_storage()
     if needed * self.dtype.itemsize > storage.nbytes():
@@ -279,8 +287,7 @@ def resize_(
                 )
                 copy_(aten.as_strided.default(grown, [old_numel], [1], 0), old)
             storage = grown.untyped_storage()
-    aten.set_.source_Storage_storage_offset(self, storage, self.storage_offset(), sizes, strides)
-    return self
+    return aten.set_.source_Storage_storage_offset(self, storage, self.storage_offset(), sizes, strides)  # type: ignore[no-any-return]
 
 
 def set_(self: torch.Tensor) -> torch.Tensor:
@@ -290,18 +297,30 @@ def set_(self: torch.Tensor) -> torch.Tensor:
     return aten.set_.source_Storage_storage_offset(self, storage, 0, [0], [1])  # type: ignore[no-any-return]
 
 
-def resize_output_(self: torch.Tensor, size: Sequence[int], device: torch.device) -> torch.Tensor:
-    """``aten::_resize_output_``: makes room for a result, with eager's warning when there was another one."""
-    if tuple(self.shape) != tuple(size):
-        if self.numel():
-            warnings.warn(
-                f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does "
-                f"not match the required output shape {list(size)}. This behavior is deprecated, and in a future "
-                "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse "
-                "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
-                UserWarning,
-                stacklevel=2,
-            )
+def resize_output_(
+    self: torch.Tensor, size: Sequence[int], device: torch.device, strides: tuple[int, ...] | None = None
+) -> torch.Tensor:
+    """``aten::_resize_output_``: makes room for a result, with eager's warning when there was another one.
+
+    Args:
+        self: the tensor.
+        size: its new sizes.
+        device: the operator's argument, not used.
+        strides: its new strides; row-major by default, where the sizes change.
+    """
+    changes = tuple(self.shape) != tuple(size)
+    if changes and self.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(self.shape)}, which does "
+            f"not match the required output shape {list(size)}. This behavior is deprecated, and in a future "
+            "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse "
+            "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+            UserWarning,
+            stacklevel=2,
+        )
+    if strides is not None:
+        _resize_to(self, tuple(size), strides)
+    elif changes:
         resize_(self, size)
     return self
 
@@ -331,6 +350,14 @@ def native_batch_norm(
     return out, mean, rstd
 
 
+def bernoulli_p(self: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """``aten.bernoulli.p``: its numbers are drawn in row-major order, those of the in-place form in the tensor's own.
+
+    Source: ``bernoulli`` in aten/src/ATen/native/Distributions.cpp.
+    """
+    return torch.empty_like(self, memory_format=torch.contiguous_format).bernoulli_(p, generator=generator)
+
+
 def polygamma_(self: torch.Tensor, n: int) -> torch.Tensor:
     """``aten::polygamma_``, whose functional form takes its arguments the other way round."""
     return copy_(self, aten.polygamma.default(n, self))
@@ -344,11 +371,6 @@ def native_batch_norm_out(
     for target, result in zip(targets, native_batch_norm(*args), strict=True):
         copy_(resize_output_(target, result.shape, target.device), result)
     return targets
-
-
-def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
-    """``aten::_fused_sdp_choice``: attention is traced as the matrix products that it consists of (SDPBackend.MATH)."""
-    return 0
 
 
 def record_stream(self: torch.Tensor, s: torch.Stream) -> None:
@@ -389,6 +411,7 @@ SPECIAL_KERNELS: dict[str, Callable[..., Any]] = {
     "_resize_output_": resize_output_,
     "native_batch_norm": native_batch_norm,
     "native_batch_norm.out": native_batch_norm_out,
+    "bernoulli.p": bernoulli_p,
     "polygamma_": polygamma_,
     "_fused_sdp_choice": fused_sdp_choice,
     "record_stream": record_stream,

@@ -63,10 +63,7 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
         active.trace = Trace()
         data_of = backend.get_computation_data_from_node
         arguments: list[BackendData] = [data_of(trace.leaves[i].node) for i in compiled.parameters]  # type: ignore[misc]
-        nodes = trace.nodes
-        make = backend.make_computation_data_from_scalar
-        for i, n in compiled.numbers:
-            arguments.append(make(nodes[i].numbers[n], device))
+        arguments += compiled.number_arguments(trace.nodes, backend, device)
         builder = backend.get_ir_builder()
         placeholders = []
         undo: dict[int, list[Undo]] = {}
@@ -128,9 +125,7 @@ def _live_results(
     # Random numbers are drawn once, so what draws them runs now, wanted or not.
     if trace.has_random or getattr(should_sync, "__func__", None) is BackendImplInterface.should_sync_tensor:
         should_sync = None  # type: ignore[assignment]
-    results: list[Value] = []
-    holders: list[list[LazyTensor]] = []
-    position: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int], tuple[Value, list[LazyTensor]]] = {}
     held: list[LazyTensor] = []
     for reference in trace.written:
         tensor = reference()
@@ -143,14 +138,14 @@ def _live_results(
         if should_sync is not None and not should_sync(tensor):
             held.append(tensor)
             continue
-        key = (value.node.id, value.index)
-        at = position.get(key)
-        if at is None:
-            position[key] = len(results)
-            results.append(value)
-            holders.append([tensor])
+        entry = found.get(key := (value.node.id, value.index))
+        if entry is None:
+            found[key] = value, [tensor]
         else:
-            holders[at].append(tensor)
+            entry[1].append(tensor)
+    # In the order of the trace, not in that of first writes: which tensor was there first is not part of a program.
+    ordered = [found[key] for key in sorted(found)]
+    results, holders = [value for value, _ in ordered], [tensors for _, tensors in ordered]
     return results, holders, held
 
 

@@ -89,6 +89,11 @@ _pack_address = struct.Struct("<Q").pack_into
 _ids = itertools.count()
 
 
+def supported_dtypes() -> frozenset[torch.dtype]:
+    """The dtypes that a tensor on the device may have."""
+    return frozenset(_DTYPE_CODES)
+
+
 def is_dense(shape: Shape) -> bool:
     """Whether the elements fill a storage without gaps or overlaps."""
     if 0 in shape.sizes:

@@ -6,18 +6,20 @@ function of PyTorch that it replaces and why; tests/lazy/test_torch_internals.py
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.utils.dlpack
+from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchport.config import settings
 from torchport.errors import DeviceUnavailableError
 from torchport.lazy import active
-from torchport.lazy.registration import trace_whole
+from torchport.lazy.autocast import forget_casts
+from torchport.lazy.padded_encoder import patch_encoder
+from torchport.lazy.registration import differentiate_twice, take_interrupting_error, trace_whole
 from torchport.lazy.sync import sync as barrier
 
 
@@ -31,7 +33,7 @@ def _is_ours() -> bool:
 
 
 def _patch_accelerator() -> None:
-    """``torch.accelerator``: synchronize and the memory figures raise for a guard and an allocator from Python."""
+    """``torch.accelerator``: what needs a guard or an allocator from C++ raises, and ``empty_host_cache`` faults."""
 
     def replace(owner: Any, name: str, ours: Any) -> None:
         original = getattr(owner, name)
@@ -52,12 +54,16 @@ def _patch_accelerator() -> None:
     for name in ("set_device_index", "set_device_idx"):
         replace(torch.accelerator, name, set_device_index)
     for name in (
+        "get_device_capability",
         "empty_cache",
+        "empty_host_cache",
+        "get_memory_info",
         "memory_allocated",
         "max_memory_allocated",
         "memory_reserved",
         "max_memory_reserved",
         "memory_stats",
+        "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     ):
         ours = getattr(_device_module(), name)
@@ -144,7 +150,8 @@ def _swap_parameters(module: torch.nn.Module, function: Any, recurse: bool) -> l
 def _swap(parameter: torch.nn.Parameter, function: Any) -> bool:
     grad = parameter.grad
     with torch.no_grad():
-        moved = torch.nn.Parameter(function(parameter.detach()), parameter.requires_grad)
+        # .data, since it is all that an UninitializedParameter of a lazy module lets be read
+        moved = torch.nn.Parameter(function(parameter.data), parameter.requires_grad)
         moved_grad = None if grad is None else function(grad)
     moved.__dict__.update(parameter.__dict__)
     moved.__class__ = parameter.__class__
@@ -185,15 +192,20 @@ def _patch_backward() -> None:
                 break
         else:
             return original(t_outputs, *args, **kwargs)
+        if args[2]:  # create_graph
+            differentiate_twice()
         # What torch.autograd.set_multithreading_enabled does, without its 10 µs.
         before = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         try:
-            result = original(t_outputs, *args, **kwargs)
+            return original(t_outputs, *args, **kwargs)
+        except BaseException:
+            error = take_interrupting_error()
+            if error is None:
+                raise
         finally:
             torch._C._set_multithreading_enabled(before)
-        _raise_hook_error()
-        return result
+        raise error
 
     autograd._engine_run_backward = _engine_run_backward
 
@@ -210,6 +222,18 @@ def _patch_default_dtype() -> None:
 
     set_default_dtype.__doc__ = original.__doc__
     torch.set_default_dtype = set_default_dtype
+
+
+def _patch_autocast_cache() -> None:
+    """``torch.clear_autocast_cache``: the casts of this device's weights are kept in Python, and are to go as well."""
+    original: Callable[[], None] = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        original()
+        forget_casts()
+
+    clear_autocast_cache.__doc__ = original.__doc__
+    torch.clear_autocast_cache = clear_autocast_cache
 
 
 def _patch_exports() -> None:
@@ -265,46 +289,21 @@ def _patch_forward_ad() -> None:
     forward_ad.enter_dual_level, forward_ad.exit_dual_level = enter_dual_level, exit_dual_level
 
 
-_hook_errors = threading.local()
+def _patch_linear_cross_entropy() -> None:
+    """``LinearCrossEntropyOptions``: what it leaves open is chosen by the device's name, from a table of CPU and CUDA.
 
-
-def _patch_hooks() -> None:
-    """``Tensor.register_hook`` and its kin: an exception in a hook would end the process.
-
-    PyTorch asks the device's guard, which is Python, while the exception is on its way through C++. So it is kept,
-    the gradient passes unchanged, and it is raised when the backward pass ends.
+    The CPU's choice is taken, as for anything else on this device.
     """
+    original: Callable[..., LinearCrossEntropyOptions] = LinearCrossEntropyOptions._adjust
 
-    def guard(owner: Any, name: str) -> None:
-        original = getattr(owner, name)
+    def _adjust(
+        self: Any, num_batches: Any, in_features: Any, num_classes: Any, dtype: Any, device: torch.device | None = None
+    ) -> Any:
+        if device is not None and device.type == active.device_type:
+            device = torch.device("cpu")
+        return original(self, num_batches, in_features, num_classes, dtype, device)
 
-        def register(self: Any, hook: Any) -> Any:
-            if self.device.type != active.device_type:
-                return original(self, hook)
-
-            def guarded(argument: Any) -> Any:
-                if getattr(_hook_errors, "error", None) is not None:
-                    return None
-                try:
-                    return hook(argument)
-                except BaseException as error:  # noqa: BLE001 - raised again when the backward pass ends
-                    _hook_errors.error = error
-                    return None
-
-            return original(self, guarded)
-
-        register.__name__, register.__doc__ = name, original.__doc__
-        setattr(owner, name, register)
-
-    guard(torch.Tensor, "register_hook")
-    guard(torch.Tensor, "register_post_accumulate_grad_hook")
-
-
-def _raise_hook_error() -> None:
-    error = getattr(_hook_errors, "error", None)
-    if error is not None:
-        _hook_errors.error = None
-        raise error
+    LinearCrossEntropyOptions._adjust = _adjust  # type: ignore[method-assign]
 
 
 def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -321,9 +320,11 @@ def install() -> None:
     _patch_module_apply()
     _patch_printing()
     _patch_backward()
+    _patch_autocast_cache()
     _patch_default_dtype()
     _patch_exports()
     _patch_pinning()
-    _patch_hooks()
     _patch_forward_ad()
+    _patch_linear_cross_entropy()
+    patch_encoder()
     register_optimizer_step_post_hook(_after_optimizer_step)

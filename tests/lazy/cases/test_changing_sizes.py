@@ -59,10 +59,6 @@ def grow() -> None:
     sequence.cpu()
 
 
-ONE_PER_SIZE = "each new size is a program of its own: there are no programs with symbolic sizes yet"
-
-
-@pytest.mark.xfail(strict=True, reason=ONE_PER_SIZE)
 def test_a_growing_sequence_compiles_a_few_times() -> None:
     compiles, _ = cause_of_compiles(grow)
     assert compiles <= 4
@@ -96,7 +92,6 @@ def test_the_report_names_what_differs_between_two_graphs_of_one_line() -> None:
     assert "[5, 3]" in text
 
 
-@pytest.mark.xfail(strict=True, reason=ONE_PER_SIZE)
 def test_many_batch_sizes_compile_a_few_times() -> None:
     model = nn.Linear(3, 4).to(D)
     batches = [data(D, n, 3) for n in range(2, 22)]

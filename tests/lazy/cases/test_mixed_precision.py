@@ -86,14 +86,57 @@ def test_autocast_nests_and_can_be_switched_off(barrier: str) -> None:
     check(program, barrier, rtol=2e-2, atol=2e-2)
 
 
-def test_autocast_casts_a_weight_once_per_region() -> None:
+@pytest.mark.parametrize("enabled", [True, False], ids=["cached", "not cached"])
+def test_autocast_casts_a_weight_once_per_region(enabled: bool, barrier: str) -> None:
+    """So the gradients of its uses add up in the lower precision; and the next region sees what a step has changed."""
     assert torch.amp.is_autocast_available(torch.device(DEVICE).type)
-    weight = data(DEVICE, 4, 4).requires_grad_()
-    x = data(DEVICE, 2, 4)
+
+    def program(D: str, sync: Sync) -> object:
+        weight = data(D, 8, 8).requires_grad_()
+        results = []
+        for step in range(2):
+            with torch.autocast(D, torch.bfloat16, cache_enabled=enabled):
+                with torch.autocast(D, torch.bfloat16, cache_enabled=enabled):
+                    x = data(D, 6, 8, seed=step) @ weight
+                sync()
+                y = x @ weight + x @ weight.detach() + torch.tanh(x) @ weight
+            y.float().square().sum().backward()
+            results += [y, weight.grad.clone()]
+            with torch.no_grad():
+                weight -= 0.1 * weight.grad
+        return results
+
+    check(program, barrier, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_weight_that_autocast_casts_first_without_a_graph_has_its_gradient_afterwards(
+    mode: Callable[[], Any], barrier: str
+) -> None:
+    def program(D: str, sync: Sync) -> object:
+        weight, x = data(D, 4, 4).requires_grad_(), data(D, 3, 4)
+        with torch.autocast(D, torch.bfloat16):
+            with mode():
+                first = (x @ weight).float().sum().item()
+            sync()
+            y = x @ weight
+        y.float().sum().backward()
+        return first, y, weight.grad
+
+    check(program, barrier)
+
+
+@pytest.mark.parametrize(("projection", "cell"), [(0, torch.bfloat16), (2, torch.float32)])
+def test_autocast_casts_an_lstm_as_a_whole_unless_it_projects(projection: int, cell: torch.dtype) -> None:
+    network = made(lambda: nn.LSTM(4, 3, num_layers=2, proj_size=projection), DEVICE)
+    x = data(DEVICE, 5, 2, 4).requires_grad_()
     with torch.autocast(DEVICE, torch.bfloat16):
-        y = x @ weight + x @ weight
-    y.sum().backward()
-    assert weight.grad.dtype is torch.float32
+        output, (hidden_state, cell_state) = network(x)
+    assert (torch.bfloat16, torch.bfloat16, cell) == (output.dtype, hidden_state.dtype, cell_state.dtype)
+    output.float().sum().backward()
+    assert {torch.float32} == {t.grad.dtype for t in (x, *network.parameters())}
+    exact, _ = network(x)
+    torch.testing.assert_close(output.float().cpu(), exact.cpu(), rtol=2e-2, atol=2e-2)
 
 
 def test_autocast_as_a_decorator() -> None:
@@ -214,3 +257,44 @@ def test_the_dtypes_that_autocast_supports_are_told() -> None:
     supported = torch.get_device_module(DEVICE).get_amp_supported_dtype()
     assert torch.bfloat16 in supported
     assert torch.float16 in supported
+
+
+def test_a_parameter_that_is_used_twice_is_cast_once_and_so_is_its_gradient() -> None:
+    weights = {D: data(D, 16, 16).requires_grad_() for D in ("cpu", DEVICE)}
+
+    def run(D: str, cache: bool) -> torch.Tensor:
+        x, w = data(D, 8, 16, seed=2), weights[D]
+        w.grad = None
+        with torch.autocast(D, torch.bfloat16, cache_enabled=cache):
+            y = F.linear(F.linear(x, w), w)
+            if D == DEVICE:
+                casts = torchport.debug.ir_text(y).count("_to_copy")
+                assert (2 if cache else 3) == casts, "the input, and the parameter as often as it is cast"
+        y.float().sum().backward()
+        assert w.grad is not None
+        return w.grad.cpu()
+
+    for cache in (True, False):
+        # Bit by bit: the two parts of the gradient are added in bfloat16 if it is cast once, in float32 if twice.
+        assert torch.equal(run("cpu", cache), run(DEVICE, cache))
+    assert not torch.equal(run(DEVICE, True), run(DEVICE, False))
+
+
+@pytest.mark.parametrize("first", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("second", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_cast_is_kept_until_autocast_ends_under_the_conditions_of_the_cpu(first: Any, second: Any) -> None:
+    def program(D: str) -> list[object]:
+        x, w = data(D, 2, 4), data(D, 4, 4, seed=2).requires_grad_()
+        found: list[object] = []
+        for _ in range(2):
+            with torch.autocast(D, torch.bfloat16):
+                with first():
+                    F.linear(x, w)
+                with torch.no_grad():
+                    w.mul_(2)
+                with second():
+                    y = F.linear(x, w)
+                found += [y.requires_grad, y.tolist()]
+        return found
+
+    assert program("cpu") == program(DEVICE)

@@ -303,7 +303,7 @@ def test_seeding_does_not_change_what_was_drawn_before() -> None:
     assert torch.equal(after.cpu(), torch.rand(3))
 
 
-WITH_GENERATOR: dict[str, Callable[[str, torch.Generator], torch.Tensor]] = {
+WITH_GENERATOR: dict[str, Callable[[str, torch.Generator | None], torch.Tensor]] = {
     "rand": lambda D, g: torch.rand(4, device=D, generator=g),
     "randn": lambda D, g: torch.randn(20, device=D, generator=g),
     "randint": lambda D, g: torch.randint(50, (4,), device=D, generator=g),
@@ -329,6 +329,16 @@ def test_a_cpu_generator_is_honoured(name: str, barrier: str) -> None:
         generator.manual_seed(42)
         drawn.append(WITH_GENERATOR[name](D, generator))
         return [*drawn, torch.rand(2, device=D)]
+
+    check(program, barrier)
+
+
+@pytest.mark.parametrize("name", WITH_GENERATOR)
+def test_no_generator_is_the_devices_own(name: str, barrier: str) -> None:
+    def program(D: str, sync: Sync) -> object:
+        drawn = WITH_GENERATOR[name](D, None)
+        sync()
+        return drawn, torch.rand(2, device=D)
 
     check(program, barrier)
 
@@ -403,3 +413,23 @@ def checkpointed_without_reentrance(D: str, sync: Sync) -> object:
 @pytest.mark.parametrize("program", [checkpointed_reentrant, checkpointed_without_reentrance])
 def test_a_checkpointed_dropout_recomputes_the_same_mask(program: Program, barrier: str) -> None:
     check(program, barrier)
+
+
+def drawn_in_a_layout(D: str, sync: Callable[[], None]) -> object:
+    x = data(D, 4, 3, 4, 4).to(memory_format=torch.channels_last)
+    t = data(D, 4, 6).abs().clamp(0, 1).t().clone()
+    sync()
+    return (
+        F.dropout(x, 0.5),
+        F.dropout1d(x[0], 0.5),
+        torch.bernoulli(t),
+        t.bernoulli(0.3),
+        torch.empty_like(t).bernoulli_(0.3),
+        torch.empty_like(x).uniform_(),
+        torch.rand_like(x),
+        F.alpha_dropout(x, 0.5, training=True),
+    )
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_layout(barrier: str) -> None:
+    check(drawn_in_a_layout, barrier)

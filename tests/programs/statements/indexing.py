@@ -58,7 +58,7 @@ def _subscript(scene: Scene, t: torch.Tensor, distinct: bool) -> str:
         if scene.once_in(2):
             parts.append(str(second))
         else:
-            parts.extend((":", str(second)) if dim + 2 < t.dim() and second[0] < t.shape[dim + 2] else (str(second),))
+            parts.extend((":", str(second)) if dim + 2 < t.dim() and max(second) < t.shape[dim + 2] else (str(second),))
     if scene.once_in(5):
         parts.append("...")
     return ", ".join(parts)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from programs.facts import has_elements, is_distinct, is_exact, is_inexact, is_integral, is_number, is_real
+from programs.facts import (
+    fills_its_storage,
+    has_elements,
+    is_distinct,
+    is_exact,
+    is_inexact,
+    is_integral,
+    is_number,
+    is_real,
+)
 from programs.forms import Form, compatible
 from programs.scene import Scene, Unavailable
 
@@ -154,7 +163,9 @@ def multiplied(scene: Scene) -> None:
     x = scene.name(is_number, lambda t: t.dim() in (1, 2, 3))
     n = scene[x].shape[-1]
     y = scene.name(
-        lambda t: t.dtype is scene[x].dtype and (t.dim() > 1 and t.shape[-2] == n or t.dim() == 1 and t.shape[0] == n)
+        lambda t: (
+            t.dtype is scene[x].dtype and ((t.dim() > 1 and t.shape[-2] == n) or (t.dim() == 1 and t.shape[0] == n))
+        )
     )
     options = [f"{x} @ {y}", f"torch.matmul({x}, {y})"]
     if scene[x].dim() == 2:
@@ -201,8 +212,11 @@ def rearranged(scene: Scene) -> None:
 
 
 def scattered(scene: Scene) -> None:
-    """The functional writes: select_scatter and its kin."""
-    x = scene.name(lambda t: t.dim() > 0, has_elements)
+    """The functional writes: select_scatter and its kin, of tensors that fill their storage.
+
+    Of others eager copies the whole storage (``clone_preserve_strides``); on the device the result is a tensor alone.
+    """
+    x = scene.name(lambda t: t.dim() > 0, has_elements, fills_its_storage)
     t = scene[x]
     dim = scene.integer(0, t.dim() - 1)
     y = scene.name(lambda s: s.dtype is t.dtype and s.shape == t.shape)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from programs.facts import is_inexact, is_real
 from programs.forms import FLOATS, Form
 from programs.scene import Scene

@@ -30,7 +30,7 @@ def from_host(scene: Scene) -> None:
         x = scene.name()
         scene.bind("host", "scalar operand", f"{x} + {h}")
     else:
-        x, place = target(scene, False, lambda s: s.shape == t.shape, lambda s: fits(t, s.dtype))
+        x, _ = target(scene, False, lambda s: s.shape == t.shape, lambda s: fits(t, s.dtype))
         scene.do("host", "copy_ from host", f"{guarded(scene)}{x}.copy_({h})")
 
 
@@ -80,7 +80,7 @@ def decided(scene: Scene) -> None:
 
 def looped(scene: Scene) -> None:
     """A loop that writes to the parts of a tensor."""
-    x, t = target(scene, False, lambda t: 0 < t.dim() and 0 < t.shape[0] <= 4)
+    x, _ = target(scene, False, lambda t: 0 < t.dim() and 0 < t.shape[0] <= 4)
     parts = scene.choice(("unbind(0)", "chunk(2)", "split(1)", "unbind(-1)"))
     body = scene.choice(("part.add_(i)", "part += i", "part.copy_(part + 1)", "part.mul_(2); sync()"))
     scene.do("control", "loop over parts", f"for i, part in enumerate({x}.{parts}): {body}")

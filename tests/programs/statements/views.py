@@ -146,8 +146,8 @@ def parts_of_complex(scene: Scene, x: str, t: torch.Tensor) -> str:
 
 
 def reinterpreted(scene: Scene, x: str, t: torch.Tensor) -> str:
-    """The same bytes as another dtype."""
-    if t.requires_grad or not is_exact(t):
+    """The same bytes as another dtype; not those of truth values, where bytes but 0 and 1 mean nothing."""
+    if t.requires_grad or not is_exact(t) or t.dtype is torch.bool:
         raise Unavailable
     options = [torch.uint8, torch.int16, torch.int32, torch.int64]
     if not is_inexact(t):

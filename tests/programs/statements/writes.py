@@ -1,6 +1,8 @@
-"""Statements that write: in place, into views, with ``out=``, and what gives a tensor another storage or other sizes."""
+"""Statements that write: in place, into views, with ``out=``, and what gives a tensor other memory or sizes."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -51,8 +53,7 @@ def operand(scene: Scene, t: torch.Tensor, *conditions: object) -> str:
     """
     if scene.once_in(3):
         return scene.number(t.dtype)
-    y = broadcast_source(scene, t, lambda s: is_defined(t, s), *conditions)  # type: ignore[arg-type]
-    return y
+    return broadcast_source(scene, t, lambda s: is_defined(t, s), *conditions)  # type: ignore[arg-type]
 
 
 def arithmetic(scene: Scene) -> None:
@@ -101,6 +102,8 @@ def copied(scene: Scene) -> None:
     """The contents of another tensor, converted."""
     x, t = target(scene)
     y = broadcast_source(scene, t, lambda s: fits(s, t.dtype) and is_defined(t, s))
+    if t.numel() == 1 and shares_storage(t, scene[y]):
+        raise Unavailable  # eager takes the element itself from ``x[None] = y`` and refuses it from ``copy_``
     if x.endswith("]") and scene.once_in(2):
         scene.do(FAMILY, "setitem", f"{guarded(scene)}{x} = {y}")
     else:
@@ -153,6 +156,9 @@ def out(scene: Scene) -> None:
         raise Unavailable
     name = call.removeprefix("torch.").partition("(")[0]
     scene.do("out=", name, f"{call}, out={x})")
+    if scene.statements[-1].refused:
+        # Eager may have resized it before it refused.
+        scene.give_up(x)
 
 
 def _grows(scene: Scene, x: str, t: torch.Tensor, source: str) -> bool:
@@ -160,10 +166,12 @@ def _grows(scene: Scene, x: str, t: torch.Tensor, source: str) -> bool:
     try:
         result = scene.value(source)
     except Unavailable:
-        return False  # a refusal is what is wanted then
+        # A refusal is what is wanted then; eager may resize what it was to write to before.
+        return x not in scene.tensors or not scene.is_alone(t)
     if not fits(result, t.dtype) or result.numel() > 64:
         return True
-    return result.shape != t.shape and (overlaps_itself(t) or x not in scene.tensors)
+    # On the device a tensor that grows gets a storage of its own, so it must share none.
+    return result.shape != t.shape and (overlaps_itself(t) or x not in scene.tensors or not scene.is_alone(t))
 
 
 def metadata(scene: Scene) -> None:
@@ -184,9 +192,16 @@ def metadata(scene: Scene) -> None:
 
 
 def resized(scene: Scene) -> None:
-    """``resize_`` within the storage, or beyond it, where what was not written before is filled."""
+    """``resize_`` within the storage, or beyond it, where what was not written before is filled.
+
+    A storage that others share does not grow: on the device ``resize_`` gives the tensor a larger one of its own.
+    """
     x = scene.own_name(lambda t: not overlaps_itself(t))
     sizes = scene.sizes(3)
+    needed = (math.prod(sizes) + scene[x].storage_offset()) * scene[x].element_size()
+    others = [t for n, t in scene.tensors.items() if n != x and shares_storage(t, scene[x])]
+    if others and needed > scene[x].untyped_storage().nbytes():
+        raise Unavailable
     scene.do("metadata", "resize_", f"{x}.resize_({sizes}).fill_({scene.number(scene[x].dtype)})")
 
 

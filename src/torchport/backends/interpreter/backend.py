@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torchport.backend.data import BackendData
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backends.interpreter.computation import InterpretedComputation
+from torchport.backends.interpreter.memory import HELD, memory_of
 from torchport.backends.interpreter.steps import Step, lower_call
 from torchport.backends.interpreter.transfer import scalar_shape, to_device, to_host
 from torchport.ir.call import Call, Operand
@@ -44,6 +47,8 @@ class InterpreterBackend(BackendImplInterface):
         random_state=True,
         eager_random_stream=True,
         error_recovery=True,
+        serialization=True,
+        symbolic_sizes=True,
         training=True,
     )
 
@@ -113,7 +118,21 @@ class InterpreterBackend(BackendImplInterface):
         """The computations with their programs."""
         return [self._compile(c) for c in instances]
 
-    def _compile(self, computation: Computation) -> InterpretedComputation:
+    def serialize_computation(self, computation: Computation) -> bytes:
+        """The program's schedule: in which order, what in place. The rest follows from the graph."""
+        if not isinstance(computation, InterpretedComputation):
+            raise TypeError(f"{computation!r} is not compiled: pass what InterpreterBackend.compile() returned")
+        return computation.schedule_text().encode()
+
+    def deserialize_computation(self, payload: bytes, computation: Computation) -> Computation:
+        """The computation with the program of a schedule."""
+        return self._compile(computation, payload.decode())
+
+    def cache_key(self) -> str:
+        """The source of this package: whoever changes how schedules are made finds no old ones."""
+        return _source_digest()
+
+    def _compile(self, computation: Computation, schedule_text: str | None = None) -> InterpretedComputation:
         device = computation.devices[0]
         place, generator = self._place(device), self._generator(device)
 
@@ -126,7 +145,7 @@ class InterpreterBackend(BackendImplInterface):
                 step = self._steps[key] = lower_call(call, place, generator)
             return step
 
-        compiled = InterpretedComputation(computation, lower, generator)
+        compiled = InterpretedComputation(computation, lower, generator, schedule_text)
         with self._lock:
             self._compiled += 1
         return compiled
@@ -147,6 +166,7 @@ class InterpreterBackend(BackendImplInterface):
         if device != computation.device:
             raise ValueError(f"{computation.name!r} was compiled for {computation.device}, not for {device}")
         results, program = computation.execute(arguments)
+        HELD.tidy()
         with self._lock:
             self._executed += 1
             if program is None:
@@ -162,6 +182,7 @@ class InterpreterBackend(BackendImplInterface):
         self, tensor: torch.Tensor, shape: Shape, device: BackendDevice
     ) -> BackendData:
         """A copy of the tensor on the device."""
+        HELD.tidy()
         return to_device(tensor, shape, device, self._place(device))
 
     def make_computation_data_from_scalar(
@@ -252,11 +273,8 @@ class InterpreterBackend(BackendImplInterface):
     # -- looking inside -----------------------------------------------------------------------------------------
 
     def get_metrics(self) -> Mapping[str, float]:
-        """Programs, executions, and the bytes that tensors' data holds now in this process."""
-        # Held bytes are counted when somebody asks: keeping count would cost every execution.
-        handles = {id(o.handle): o.handle for o in gc.get_objects() if type(o) is BackendData}
-        tensors = [h for h in handles.values() if isinstance(h, torch.Tensor)]
-        storages = {s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in tensors)}
+        """Programs, executions, the bytes that tensors' data holds now in this process, and those there are."""
+        memory = {"bytes_held": HELD.nbytes(), **memory_of(self._place(self._default_device()))}
         with self._lock:
             return {
                 "programs_compiled": self._compiled,
@@ -264,7 +282,7 @@ class InterpreterBackend(BackendImplInterface):
                 "executions_node_by_node": self._recovered,
                 "in_place_ops": self._in_place,
                 "donated_buffers": self._donated,
-                "bytes_held": sum(storages.values()),
+                **memory,
             }
 
     def create_metric_report(self) -> str:
@@ -276,3 +294,11 @@ class InterpreterBackend(BackendImplInterface):
     def get_computation_backend_text(self, computation: Computation) -> str:
         """The Python source of the program; the graph's text when it is not compiled yet."""
         return computation.source if isinstance(computation, InterpretedComputation) else computation.text
+
+
+@cache
+def _source_digest() -> str:
+    digest = blake2b(digest_size=16)
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import torch
@@ -12,7 +13,7 @@ from torchport.backend.device import BackendDevice
 from torchport.backends.interpreter.donation import plan_donation
 from torchport.backends.interpreter.program import Program, build_program
 from torchport.backends.interpreter.recovery import run_node_by_node
-from torchport.backends.interpreter.schedule import schedule
+from torchport.backends.interpreter.schedule import Schedule, schedule
 from torchport.backends.interpreter.steps import Step
 from torchport.backends.interpreter.values import Values
 from torchport.ir.call import Call
@@ -25,22 +26,42 @@ class InterpretedComputation(Computation):
         source: the computation as it was lowered.
         lower: makes the step of a call.
         generator: what its random operators draw from.
+        schedule_text: the schedules, where they were made before (:meth:`schedule_text`).
+
+    Raises:
+        ValueError: the schedules are not of this computation.
     """
 
-    def __init__(self, source: Computation, lower: Callable[[Call], Step], generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        source: Computation,
+        lower: Callable[[Call], Step],
+        generator: torch.Generator,
+        schedule_text: str | None = None,
+    ) -> None:
         super().__init__(source.name, source.graph, source.devices, source.aliases, source.cause)
         self.device: BackendDevice = source.devices[0]
         self._values = Values(source.graph, lower)
         self._generator = generator
         self._has_random = any(s is not None and s.is_random for s in self._values.steps)
         self._parameter_count = super().parameter_count
-        self._plan = schedule(self._values)
+        self._plan, donating = self._schedules() if schedule_text is None else _parse_schedules(schedule_text)
         self.program: Program = build_program(self._values, self._plan, self.device)
         self.donating_program: Program | None = None
+        if donating is not None:
+            self.donating_program = build_program(self._values, donating, self.device)
         self._unclaimed: tuple[list[BackendData], list[BackendData]] | None = None
+
+    def _schedules(self) -> tuple[Schedule, Schedule | None]:
+        """The schedule, and the one for donated arguments where something is written into them."""
         donation = plan_donation(self._values, self.aliases) if self.aliases else None
-        if donation is not None and donation.parameters:
-            self.donating_program = build_program(self._values, schedule(self._values, donation), self.device)
+        donating = schedule(self._values, donation) if donation is not None and donation.parameters else None
+        return schedule(self._values), donating
+
+    def schedule_text(self) -> str:
+        """The schedules as text, for a process that has the same graph."""
+        donating = self.donating_program
+        return json.dumps([self._plan.as_json(), None if donating is None else donating.schedule.as_json()])
 
     @property
     def parameter_count(self) -> int:
@@ -117,3 +138,11 @@ class InterpretedComputation(Computation):
 
     def _recover(self, arguments: list[BackendData]) -> list[BackendData]:
         return run_node_by_node(self._values, self._plan, arguments, self.device)
+
+
+def _parse_schedules(text: str) -> tuple[Schedule, Schedule | None]:
+    try:
+        plan, donating = json.loads(text)
+        return Schedule.from_json(plan), None if donating is None else Schedule.from_json(donating)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"these are no schedules: {text[:80]!r}") from error

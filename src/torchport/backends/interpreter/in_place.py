@@ -21,13 +21,18 @@ _ELEMENTWISE = """
 
 _ELEMENTWISE_NAMES = frozenset(_ELEMENTWISE.split())
 _RENAMED = {"aten::pow.Tensor_Scalar": "pow_", "aten::pow.Tensor_Tensor": "pow_"}
+_ROUNDING_TWIN = frozenset({"aten::mul.Scalar", "aten::_foreach_mul.Scalar", "aten::_foreach_mul.ScalarList"})
+"""Operators whose in-place form first rounds the number to a tensor's dtype of half precision: it swaps the factors
+(at::native::mul__scalar_method), and the kernel computes with the precise number where that is the second."""
 
 
-def twin(op: OpOverload) -> OpOverload | None:
+def twin(op: OpOverload, dtype: torch.dtype | None = None) -> OpOverload | None:
     """The overload that computes the same into the operator's first argument, by the same arguments; or ``None``.
 
-    The first argument is a tensor, or (of a ``_foreach`` operator) a list of them.
+    The first argument is a tensor of ``dtype``, or (of a ``_foreach`` operator) a list of them.
     """
+    if op._name in _ROUNDING_TWIN and dtype in (torch.float16, torch.bfloat16):
+        return None
     fill = fill_overload(op)
     if fill is not None:
         return fill

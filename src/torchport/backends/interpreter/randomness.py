@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torchport.backends.interpreter.layout import check_follows, empty_in_layout
 from torchport.ir.shape import Shape
 
 _DEFAULT_GENERATOR = threading.Lock()
@@ -63,10 +64,14 @@ def filler(fill: Callable[..., torch.Tensor], shape: Shape) -> Callable[..., tor
 
     Numbers are drawn in an order that depends on the layout, so the new tensor has the layout of the one that the
     program fills, also where that leaves gaps.
+
+    Raises:
+        ValueError: the layout's sizes are symbolic, and its strides do not follow from them.
     """
+    check_follows(shape)
 
     def filled(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return fill(torch.empty_strided(shape.sizes, shape.strides, dtype=x.dtype, device=x.device), *args, **kwargs)
+        return fill(empty_in_layout(x, shape), *args, **kwargs)
 
     return filled
 
@@ -108,6 +113,7 @@ def cpu_native_dropout(generator: torch.Generator) -> Callable[..., tuple[torch.
             return output, mask
         keep = 1.0 - p
         mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(keep, generator=generator)
-        return x.mul(mask).mul_(0.0 if keep == 0 else 1.0 / keep), mask
+        # C++ multiplies by a Scalar, which is rounded to the dtype of the tensor; a Python number would not be.
+        return torch.ops.aten.mul_.Scalar(x.mul(mask), 0.0 if keep == 0 else 1.0 / keep), mask
 
     return native_dropout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torchport.backends.interpreter.donation import Donation
 from torchport.backends.interpreter.values import Memory, Values
@@ -28,6 +29,29 @@ class Schedule:
     cloned: frozenset[int]
     returned: Mapping[int, int]
     donated: Mapping[int, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """It as JSON has it."""
+        return {
+            "order": self.order,
+            "final": self.final,
+            "in_place": sorted(self.in_place),
+            "cloned": sorted(self.cloned),
+            "returned": list(self.returned.items()),
+            "donated": list(self.donated.items()),
+        }
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Schedule:
+        """The schedule that :meth:`as_json` gave."""
+        return cls(
+            tuple(found["order"]),
+            tuple(found["final"]),
+            frozenset(found["in_place"]),
+            frozenset(found["cloned"]),
+            dict(found["returned"]),
+            dict(found["donated"]),
+        )
 
 
 NO_DONATION = Donation((), {})
@@ -95,4 +119,5 @@ def _is_part(values: Values, memory: Memory, value: int) -> bool:
     step = values.steps[node]
     if shape is None or step is None or not step.aliases[value - values.first[node]]:
         return False
-    return bool(values.is_dynamic[value]) or shape.nbytes < memory.nbytes[memory.find(value)]
+    size_varies = values.is_dynamic[value] or any(shape.symbolic)
+    return bool(size_varies) or shape.nbytes < memory.nbytes[memory.find(value)]

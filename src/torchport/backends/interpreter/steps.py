@@ -13,7 +13,12 @@ from torch._ops import OpOverload
 from torchport.backends.interpreter.aliasing import declared_aliases, may_alias
 from torchport.backends.interpreter.bindings import fastest, reaches
 from torchport.backends.interpreter.in_place import twin
-from torchport.backends.interpreter.layout import as_strided_in, as_strided_scatter_in, reinterpreted
+from torchport.backends.interpreter.layout import (
+    as_strided_in,
+    as_strided_scatter_in,
+    operands_laid_out,
+    reinterpreted,
+)
 from torchport.backends.interpreter.randomness import (
     cpu_native_dropout,
     fill_overload,
@@ -161,7 +166,7 @@ def lower_call(call: Call, device: torch.device, generator: torch.Generator) -> 
 def _bound_step(step: Step, op: OpOverload, call: Call) -> Step:
     """The step with the fastest functions of an overload and of its in-place twin."""
     function, step = _bind(step, op, call)
-    other = twin(op)
+    other = twin(op, call.inputs[0].dtype if call.inputs else None)
     in_place = None if other is None else _bind(step, other, call)[0]
     if in_place is not None and step.form is Form.SEQUENCE:
         return replace(step, function=function, in_place=_returning_list(in_place), writes=len(call.outputs))
@@ -181,10 +186,10 @@ def _returning_list(function: Callable[..., Any]) -> Callable[..., Any]:
 def _random_step(step: Step, op: OpOverload, call: Call, device: torch.device, generator: torch.Generator) -> Step:
     step = replace(step, is_random=True)
     if op._name == "aten::native_dropout" and device.type == "cpu":
-        return replace(step, function=cpu_native_dropout(generator))
+        return replace(step, function=operands_laid_out(cpu_native_dropout(generator), call))
     drawing = with_generator(op)
     if drawing is None:
-        return replace(step, function=on_generator(op._op, generator))
+        return replace(step, function=operands_laid_out(on_generator(op._op, generator), call))
     # After a positional generator slot nothing follows, so a keyword reaches it wherever the schema has it.
     step = replace(
         step,
@@ -193,7 +198,7 @@ def _random_step(step: Step, op: OpOverload, call: Call, device: torch.device, g
     )
     fill = fill_overload(op)
     if fill is None:
-        return replace(step, function=_bind(step, drawing, call)[0])
+        return replace(step, function=operands_laid_out(_bind(step, drawing, call)[0], call))
     function, step = _bind(step, fill, call)
     return replace(step, function=filler(function, call.inputs[0]), name=step.name, in_place=function)
 

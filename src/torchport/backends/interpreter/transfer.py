@@ -7,6 +7,7 @@ import torch
 from torchport.backend.data import BackendData
 from torchport.backend.device import BackendDevice
 from torchport.backends.interpreter.layout import is_dense, shape_of
+from torchport.backends.interpreter.memory import HELD
 from torchport.errors import ExecutionError
 from torchport.ir.shape import Shape
 
@@ -27,6 +28,7 @@ def to_device(tensor: torch.Tensor, shape: Shape, device: BackendDevice, place: 
         shape = Shape(shape.dtype, shape.sizes, shape.strides if dense else None)
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
         copy = torch.empty_strided(shape.sizes, shape.strides, dtype=shape.dtype, device=place).copy_(tensor)
+    HELD.note(copy)
     return BackendData(device, shape, copy)
 
 

@@ -112,16 +112,20 @@ class Values:
         """Whether the node's in-place form computes the same, as far as shapes tell.
 
         The first operand must have the output's dtype, sizes and strides (so nothing is promoted, broadcast or left in
-        another layout) and no two elements in one place.
+        another layout) and no two elements in one place. Random numbers are drawn in the order of the layout that the
+        call names, so that must be the operand's own.
         """
         step = self.steps[node]
         if step is None or step.in_place is None or not self._writes_first_argument(node, step):
             return False
-        for target, out in self.written(node):
+        seen = self.graph.nodes[node].call.inputs
+        for i, (target, out) in enumerate(self.written(node)):
             shape = self.shapes[target]
+            if step.is_random and shape is not seen[i]:
+                return False
             if shape is None or shape is not self.shapes[out] or self.is_dynamic[target] or self.is_dynamic[out]:
                 return False
-            if any(shape.symbolic) or not is_dense(shape):
+            if True in shape.symbolic or not is_dense(shape):
                 return False
         return True
 

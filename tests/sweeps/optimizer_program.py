@@ -1,0 +1,208 @@
+"""What the sweep does with an optimizer: ten steps, with its state saved and loaded between the fifth and the sixth."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torchport
+from sweeps.modes import cotangent
+from sweeps.programs import Outcome, compared
+from sweeps.records import SampleRecord
+
+STEPS, SAVED_AFTER = 10, 5
+
+IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "forloop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "differentiable": {"differentiable": True},
+    "capturable": {"foreach": False},
+    "capturable-foreach": {"foreach": True},
+    "sparse": {},
+}
+"""The ways in which an optimizer may do its step, and what asks for each; ``sparse`` is one of gradients."""
+
+
+def has_implementation(info: Any, mode: str) -> bool:
+    """Whether the optimizer has it, on the CPU; what is capturable has its counter of steps on the device."""
+    if mode == "sparse":
+        return bool(info.only_supports_sparse_grads or info.supports_sparse)
+    if info.only_supports_sparse_grads:
+        return False
+    if mode == "fused":
+        return "cpu" in info.supports_fused_on
+    if mode.startswith("capturable"):
+        return bool(info.has_capturable_arg)
+    if mode == "differentiable":
+        return mode in info.supported_impls
+    return mode == "default" or "foreach" in info.supported_impls
+
+
+def inputs_of(info: Any, mode: str) -> list[dict[str, Any]]:
+    """The keywords of each of the database's inputs, with those that ask for the implementation."""
+    capturable = mode.startswith("capturable")
+    # The database gives the capturable ones for CUDA alone; they hold no tensors on it.
+    inputs = [dict(i.kwargs) for i in info.optim_inputs_func(device="cuda" if capturable else "cpu")]
+    flags = IMPLEMENTATIONS[mode]
+    chosen = [k | flags for k in inputs if bool(k.get("capturable")) == capturable]
+    if mode == "foreach":  # PyTorch refuses it with a tensor as lr unless capturable, on every device
+        chosen = [k for k in chosen if not isinstance(k.get("lr"), torch.Tensor)]
+    return chosen
+
+
+def run_optimizer(
+    info: Any,
+    mode: str,
+    dtype: torch.dtype,
+    limit: int,
+    started: Callable[[int], None],
+    ended: Callable[[SampleRecord], None],
+) -> None:
+    """Runs up to ``limit`` of the database's inputs; calls ``started`` before each and ``ended`` after it."""
+    for index, keywords in enumerate(inputs_of(info, mode)[:limit]):
+        started(index)
+        program = partial(_differentiated if mode == "differentiable" else _trained, info, mode, dtype, keywords)
+        ended(compared(index, program))
+
+
+def numbers(device: str, dtype: torch.dtype, *sizes: int, seed: int) -> torch.Tensor:
+    """The same normal numbers on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sizes, generator=generator, dtype=torch.complex128 if dtype.is_complex else torch.float64).to(
+        device, dtype
+    )
+
+
+@dataclass(slots=True)
+class Task:
+    """A small regression."""
+
+    parameters: list[nn.Parameter]
+    loss: Callable[[], torch.Tensor]
+
+
+def make_task(device: str, dtype: torch.dtype, kind: str = "dense") -> Task:
+    """A task whose gradients are dense, sparse, or, for optimizers of matrices, of matrices alone."""
+    if kind == "sparse":
+        table = nn.Parameter(numbers(device, dtype, 10, 4, seed=1))
+        index = torch.tensor([1, 3, 3, 7, 0], device=device)
+        return Task([table], lambda: F.embedding(index, table, sparse=True).square().sum())
+    first = nn.Parameter(numbers(device, dtype, 6, 5, seed=1) * 0.3)
+    second = nn.Parameter(numbers(device, dtype, 5, 3, seed=2) * 0.3)
+    x, y = numbers(device, dtype, 8, 6, seed=3), numbers(device, dtype, 8, 3, seed=4)
+    if kind == "matrices":
+        return Task([first, second], lambda: ((x @ first).tanh() @ second - y).abs().square().mean())
+    bias, scale = nn.Parameter(numbers(device, dtype, 5, seed=5)), nn.Parameter(numbers(device, dtype, seed=6))
+    return Task(
+        [first, second, bias, scale],
+        lambda: ((x @ first + bias).tanh() @ second * scale - y).abs().square().mean(),
+    )
+
+
+class CompileCounter:
+    """How many graphs were compiled since it was asked last."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def _now(self) -> int:
+        torchport.wait_device_ops()
+        return int(torchport.metrics.counter_value("UncachedCompile") or 0)
+
+    def since(self) -> int:
+        """The number, which starts again from zero."""
+        before, self._before = self._before, self._now()
+        return self._before - before
+
+
+def _on(device: str, keywords: dict[str, Any]) -> dict[str, Any]:
+    """The keywords for that device: eager has capturable optimizers on accelerators alone, so the CPU goes without."""
+    copied = copy.deepcopy(keywords)
+    if device == "cpu":
+        copied.pop("capturable", None)
+        if isinstance(copied.get("lr"), torch.Tensor) and copied.get("foreach"):
+            copied["lr"] = copied["lr"].item()
+    return copied
+
+
+def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any], device: str) -> Outcome:
+    kind = "sparse" if mode == "sparse" else "matrices" if info.name == "Muon" else "dense"
+    task = make_task(device, dtype, kind)
+    optimizer = info.optim_cls(task.parameters, **_on(device, keywords))
+    outcome, losses, counter = Outcome(), [], CompileCounter()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = task.loss()
+        loss.backward()
+        return loss
+
+    for step in range(STEPS):
+        if info.step_requires_closure:
+            loss = optimizer.step(closure)
+        else:
+            loss = closure()
+            optimizer.step()
+        torchport.sync()
+        losses.append(loss.detach())
+        outcome.compiles.append(counter.since())
+        if step == SAVED_AFTER - 1:
+            task, optimizer = _reloaded(info, task, optimizer, make_task(device, dtype, kind), _on(device, keywords))
+            torchport.sync()
+            counter.since()
+    outcome.device["losses"] = losses
+    outcome.device["parameters"] = [p.detach() for p in task.parameters]
+    # A counter of steps is where the implementation wants it.
+    outcome.host["state"] = _on_host([optimizer.state[p] for p in task.parameters])
+    return outcome
+
+
+def _reloaded(info: Any, task: Task, optimizer: Any, fresh: Task, keywords: dict[str, Any]) -> tuple[Task, Any]:
+    """A task and an optimizer that know of the others only what a file says."""
+    file = io.BytesIO()
+    torch.save({"parameters": [p.detach() for p in task.parameters], "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, map_location="cpu")
+    with torch.no_grad():
+        for parameter, value in zip(fresh.parameters, saved["parameters"], strict=True):
+            parameter.copy_(value)
+    other = info.optim_cls(fresh.parameters, **keywords)
+    other.load_state_dict(saved["optimizer"])
+    return fresh, other
+
+
+def _differentiated(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any], device: str) -> Outcome:
+    """The derivative of ten steps with respect to where they began and to their gradients."""
+    leaves = [numbers(device, dtype, 4, 3, seed=1).requires_grad_(), numbers(device, dtype, 3, seed=2).requires_grad_()]
+    gradients = [numbers(device, dtype, *p.shape, seed=i + 5).requires_grad_() for i, p in enumerate(leaves)]
+    parameters = [leaf.clone() for leaf in leaves]
+    optimizer = info.optim_cls(parameters, **_on(device, keywords))
+    outcome, counter = Outcome(), CompileCounter()
+    for _ in range(STEPS):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient * gradient + 0.1
+        optimizer.step()
+        torchport.sync()
+        outcome.compiles.append(counter.since())
+    torch.autograd.backward(parameters, [cotangent(p.detach()).to(device) for p in parameters])
+    outcome.device["parameters"] = [p.detach() for p in parameters]
+    outcome.device["derivatives"] = [p.grad for p in (*leaves, *gradients)]
+    return outcome
+
+
+def _on_host(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.detach().cpu()
+    if isinstance(x, dict):
+        return {k: _on_host(v) for k, v in sorted(x.items())}
+    return [_on_host(v) for v in x] if isinstance(x, list | tuple) else x

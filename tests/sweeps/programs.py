@@ -1,0 +1,87 @@
+"""Runs a program on the CPU and on the device and tells how what it returns differs.
+
+A program is a function of the device that names its results, so that a difference says which of them it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import torchport
+from sweeps.comparison import assert_same_values, layout_difference, metadata_difference, on_cpu
+from sweeps.records import SampleRecord, Status
+from torchport.config import settings
+
+DEVICE = settings.device_name
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a program returns.
+
+    Attributes:
+        device: its results on the device that it ran on, by name.
+        host: those that are on the CPU whatever the device.
+        compiles: how many graphs each of its steps compiled; nothing where a program has no steps.
+    """
+
+    device: dict[str, Any] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)
+    compiles: list[int] = field(default_factory=list)
+
+
+Program = Callable[[str], Outcome]
+
+
+def compared(index: int, program: Program, settled_after: int = 3) -> SampleRecord:
+    """How the program ends on the device, set against the CPU; after so many steps it must compile nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.manual_seed(0)
+            wanted = program("cpu")
+        except Exception as error:  # noqa: BLE001  # what the CPU refuses the device need not take
+            return SampleRecord(index, Status.SKIP, _text(error))
+        record = SampleRecord(index)
+        before = torchport.executed_fallback_ops()
+        try:
+            torch.manual_seed(0)
+            got = program(DEVICE)
+            _judge(record, wanted, got)
+        except Exception as error:  # noqa: BLE001  # it is the finding, and is kept
+            record.status, record.error = Status.EXCEPTION, _text(error)
+        after = torchport.executed_fallback_ops()
+        record.fallbacks = {k: n - before.get(k, 0) for k, n in after.items() if n > before.get(k, 0)}
+        if record.status is Status.PASS and any(got.compiles[settled_after:]):
+            record.status, record.error = Status.COMPILES, f"graphs compiled by each step: {got.compiles}"
+        return record
+
+
+def _text(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' | '.join(lines)[:300]}"
+
+
+def _judge(record: SampleRecord, wanted: Outcome, got: Outcome) -> None:
+    for place, device in (("device", DEVICE), ("host", "cpu")):
+        w, g = getattr(wanted, place), getattr(got, place)
+        if list(w) != list(g):
+            raise AssertionError(f"results {list(w)} wanted, got {list(g)}")
+        for name in w:
+            record.layout = record.layout or _named(name, layout_difference(w[name], g[name]))
+            try:
+                assert_same_values(on_cpu(w[name]), on_cpu(g[name]))
+            except AssertionError as error:
+                record.status, record.error = Status.WRONG, _named(name, _text(error))
+                return
+            if difference := metadata_difference(w[name], g[name], device):
+                record.status, record.error = Status.META, _named(name, difference)
+
+
+def _named(name: str, difference: str) -> str:
+    return f"{name}: {difference}" if difference else ""
