@@ -33,6 +33,7 @@ from torchport.lazy.schema import Kind, Operator, describe
 from torchport.lazy.specials import resize_output_
 from torchport.lazy.tensor import new_tensor
 from torchport.lazy.trace import LOCK
+from torchport.lazy.wrapped_numbers import as_tensors, refuses_numbers
 from torchport.lazy.write_probe import Layout, is_aliased, probe_writes
 
 Kernel = Callable[..., Any]
@@ -65,9 +66,12 @@ def _functional_kernel(info: Operator) -> Kernel:
     counter = metrics.counter(f"lazy::{info.counter_name}")
     single = info.returns == ("tensor",)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
+    no_numbers = refuses_numbers(info)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with LOCK:
+            if no_numbers:
+                args = as_tensors(info, args)
             if takes_generator and _has_generator(info, args, kwargs):
                 return eager.run(op, args, kwargs, "", count=False)
             found = collect(info, args, kwargs, _NO_NAMES)
@@ -119,6 +123,7 @@ def _mutating_kernel(info: Operator) -> Kernel:
     outs = frozenset(m.name for m in info.mutations if m.is_out)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
     in_place = any(not m.is_out and not m.is_list for m in info.mutations) and not outs
+    no_numbers = refuses_numbers(info)
     position = {m.name: m.position for m in info.mutations}
     defaults = _missing_defaults(op, functional)
 
@@ -128,6 +133,8 @@ def _mutating_kernel(info: Operator) -> Kernel:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with LOCK:
+            if no_numbers:
+                args = as_tensors(info, args)
             if takes_generator and _has_generator(info, args, kwargs):
                 return eager.run(op, args, kwargs, "", count=False)
             for m in info.mutations:
