@@ -35,6 +35,7 @@ from torchport.lazy.schema import Kind, Operator, describe
 from torchport.lazy.specials import resize_output_
 from torchport.lazy.tensor import new_tensor
 from torchport.lazy.trace import LOCK
+from torchport.lazy.wrapped_numbers import as_tensors, refuses_numbers
 from torchport.lazy.write_probe import Layout, is_aliased, probe_writes
 
 Kernel = Callable[..., Any]
@@ -67,9 +68,12 @@ def _functional_kernel(info: Operator) -> Kernel:
     counter = metrics.counter(f"lazy::{info.counter_name}")
     single = info.returns == ("tensor",)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
+    no_numbers = refuses_numbers(info)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with LOCK:
+            if no_numbers:
+                args = as_tensors(info, args)
             if takes_generator and _has_generator(info, args, kwargs):
                 return eager.run(op, args, kwargs, "", count=False)
             found = collect(info, args, kwargs, _NO_NAMES)
@@ -124,6 +128,7 @@ def _mutating_kernel(info: Operator) -> Kernel:
     lists = [m.name for m in info.mutations if m.is_list and not m.is_out]
     draws = in_place and torch.Tag.nondeterministic_seeded in functional.tags
     takes_dtype = bool(outs) and "dtype" in functional_info.keyword_kinds
+    no_numbers = refuses_numbers(info)
     position = {m.name: m.position for m in info.mutations}
     defaults = _missing_defaults(op, functional)
 
@@ -133,6 +138,8 @@ def _mutating_kernel(info: Operator) -> Kernel:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with LOCK:
+            if no_numbers:
+                args = as_tensors(info, args)
             if takes_generator and _has_generator(info, args, kwargs):
                 return eager.run(op, args, kwargs, "", count=False)
             for m in info.mutations:
