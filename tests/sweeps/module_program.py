@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from sweeps.modes import cotangent, tensors_of
 from sweeps.placement import Placement
-from sweeps.programs import Outcome, Program, compared
+from sweeps.programs import Outcome, Program, compared, spread
 from sweeps.records import SampleRecord
 
 TRAIN, EVAL = "train", "eval"
@@ -30,9 +30,7 @@ def run_module(
     """Runs up to ``limit`` of the database's inputs of a module; calls ``started`` before each, ``ended`` after it."""
     torch.manual_seed(0)
     inputs = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=mode == TRAIN)
-    for index, module_input in enumerate(list(inputs)[:limit]):
-        if module_input.forward_input is None:
-            continue
+    for index, module_input in spread(list(inputs), limit):
         started(index)
         ended(compared(index, module_program(info.module_cls, module_input, mode, dtype)))
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import torchport
 from sweeps.modes import cotangent
-from sweeps.programs import Outcome, compared
+from sweeps.programs import Outcome, compared, spread
 from sweeps.records import SampleRecord
 
 STEPS, SAVED_AFTER = 10, 5
@@ -69,7 +69,7 @@ def run_optimizer(
     ended: Callable[[SampleRecord], None],
 ) -> None:
     """Runs up to ``limit`` of the database's inputs; calls ``started`` before each and ``ended`` after it."""
-    for index, keywords in enumerate(inputs_of(info, mode)[:limit]):
+    for index, keywords in spread(inputs_of(info, mode), limit):
         started(index)
         program = partial(_differentiated if mode == "differentiable" else _trained, info, mode, dtype, keywords)
         ended(compared(index, program))
@@ -157,7 +157,8 @@ def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any],
         losses.append(loss.detach())
         outcome.compiles.append(counter.since())
         if step == SAVED_AFTER - 1:
-            task, optimizer = _reloaded(info, task, optimizer, make_task(device, dtype, kind), _on(device, keywords))
+            make = partial(info.optim_cls, **_on(device, keywords))
+            task, optimizer = reloaded(make, task, optimizer, make_task(device, dtype, kind))
             torchport.sync()
             counter.since()
     outcome.device["losses"] = losses
@@ -167,7 +168,7 @@ def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any],
     return outcome
 
 
-def _reloaded(info: Any, task: Task, optimizer: Any, fresh: Task, keywords: dict[str, Any]) -> tuple[Task, Any]:
+def reloaded(make: Callable[..., Any], task: Task, optimizer: Any, fresh: Task) -> tuple[Task, Any]:
     """A task and an optimizer that know of the others only what a file says."""
     file = io.BytesIO()
     torch.save({"parameters": [p.detach() for p in task.parameters], "optimizer": optimizer.state_dict()}, file)
@@ -176,7 +177,7 @@ def _reloaded(info: Any, task: Task, optimizer: Any, fresh: Task, keywords: dict
     with torch.no_grad():
         for parameter, value in zip(fresh.parameters, saved["parameters"], strict=True):
             parameter.copy_(value)
-    other = info.optim_cls(fresh.parameters, **keywords)
+    other = make(fresh.parameters)
     other.load_state_dict(saved["optimizer"])
     return fresh, other
 

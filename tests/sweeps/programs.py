@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,6 +36,7 @@ class Outcome:
 
 
 Program = Callable[[str], Outcome]
+T = TypeVar("T")
 
 
 def compared(index: int, program: Program, settled_after: int = 3) -> SampleRecord:
@@ -85,3 +86,11 @@ def _judge(record: SampleRecord, wanted: Outcome, got: Outcome) -> None:
 
 def _named(name: str, difference: str) -> str:
     return f"{name}: {difference}" if difference else ""
+
+
+def spread(items: list[T], limit: int) -> list[tuple[int, T]]:
+    """Up to ``limit`` of the items with their positions: the first, the last, and those at even distances between."""
+    if limit >= len(items):
+        return list(enumerate(items))
+    chosen = [i * (len(items) - 1) // max(limit - 1, 1) for i in range(limit)]
+    return [(i, items[i]) for i in chosen]
