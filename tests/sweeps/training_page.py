@@ -89,6 +89,13 @@ def _suite(lines: list[str], suite: Suite, runs: list[Run]) -> None:
         ("name", "kind", "what", "in", "reason"),
         [(k[0], k[1], texts[k], ", ".join(names), k[2] or "**none: a fault**") for k, names in sorted(found.items())],
     )
+    rounded = sorted({(r.name, run.name, r.rounding) for run in runs for r in run.results if r.rounding})
+    _section(
+        lines,
+        f"Where the CPU is no nearer to the exact result than the device in {suite.name}",
+        ("name", "in", "root mean square of the error"),
+        rounded,
+    )
     refused: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         for result in run.results:
