@@ -11,6 +11,7 @@ import torch
 
 from sweeps.expected import Expectation, Verdict, judge
 from sweeps.module_program import EVAL, TRAIN, run_module
+from sweeps.more_modules import MORE_MODULES
 from sweeps.optimizer_program import IMPLEMENTATIONS, has_implementation, run_optimizer
 from sweeps.records import OpResult
 from sweeps.scheduler_program import OPTIMIZERS, SCHEDULERS, run_scheduler
@@ -108,7 +109,7 @@ class SuiteSweep(Sweep):
 
 MODULES = Suite(
     "modules",
-    sorted(module_db, key=lambda info: info.name),
+    sorted([*module_db, *MORE_MODULES], key=lambda info: info.name),
     {TRAIN: "in training", EVAL: "in evaluation"},
     ("float32", "float64"),
     run_module,

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
+from sweeps.more_modules import LEFT_OUT
 from sweeps.programs import spread
 from sweeps.records import OpResult, SampleRecord, Status
 from sweeps.suites import MODULES, OPTIMIZERS_SUITE, SCHEDULERS_SUITE, SUITES, Suite
@@ -65,6 +67,11 @@ def test_every_scheduler_of_this_pytorch_is_swept() -> None:
         if inspect.isclass(c) and issubclass(c, lr_scheduler.LRScheduler) and not c.__name__.startswith("_")
     }
     assert wanted - {"LRScheduler"} <= {s.name for s in SCHEDULERS_SUITE.subjects}
+
+
+def test_every_module_of_this_pytorch_is_swept() -> None:
+    swept = {info.module_cls for info in MODULES.subjects}
+    assert set(LEFT_OUT) == {name for name in nn.modules.__all__ if getattr(nn.modules, name) not in swept}
 
 
 def test_what_is_expected_names_a_subject_and_a_mode_of_it() -> None:

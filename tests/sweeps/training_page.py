@@ -14,7 +14,8 @@ from sweeps.table import Run, _cell, _machine, _section, _today
 
 TEXTS = {
     "modules": (
-        "Every `ModuleInfo` of PyTorch's own test database, with all of its inputs, on the device (with the "
+        "Every `ModuleInfo` of PyTorch's own test database, with all of its inputs, and the modules of `torch.nn` that "
+        "it leaves out, on the device (with the "
         "interpreter backend) and on the CPU. Compared are the output, parameters and buffers after the forward, the "
         "gradients of inputs and parameters, the output where nothing is differentiated, the state saved from the "
         "device and loaded on the CPU, and loaded back on the device, with the output and the state after a further "
