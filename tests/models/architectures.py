@@ -48,8 +48,8 @@ Generated from a run; do not edit. Every architecture that transformers can make
 configuration, where such a one can be found without knowing the architecture: sizes are set by their usual names, and
 it is fed the first of a few batches (text, pictures, sound) that it takes. Compared with the CPU, under the default
 tolerances of `torch.testing.assert_close`: all outputs in evaluation; outputs, the mean of their squares and all
-gradients in training, dropout on. An operator that fell back to eager execution would be a failure. = equal to the
-last bit; ≈ within the tolerances; – the CPU cannot run it so."""
+gradients in training, dropout on. An operator that fell back to eager execution would be a failure. = equal to the last
+bit; ≈ within the tolerances; – the CPU cannot run it so."""
 
 
 class NotRun(Exception):  # noqa: N818 - no error: there is nothing to compare

@@ -240,12 +240,12 @@ def each_run(subjects: tuple[Subject, ...]) -> list[tuple[Subject, str]]:
         again |= {f"evaluation, {autocast}float16, {first}" for autocast in ("", "autocast to ")}
         again |= {n for n in checks_of(subject) if "float16, " in n and not n.endswith(f", {first}")}
         if subject.name not in _GENERATING_IN_ALL_WAYS:
-            again |= {f"generation, {way}" for way in ("greedy, no cache", "beams, sampling")}
+            again |= {f"generation, {way}" for way in ("greedy, no cache", "beams", "beams, sampling")}
         found += [(subject, name) for name in checks_of(subject) if name not in again]
     return found
 
 
-_GENERATING_IN_ALL_WAYS = ("GPT-2", "T5")
+_GENERATING_IN_ALL_WAYS = ("GPT-2", "T5", "Mamba")
 
 
 def _bound(check: Callable[..., Outcome], *arguments: Any) -> Check:
