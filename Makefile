@@ -21,13 +21,13 @@ help:
 install: $(STAMP)
 
 # torch first, and by its exact release: a range that pip may choose from can mean a build that is gigabytes larger.
+# torchcrepe without what it asks for: PyPI's torchaudio does not load beside a torch without CUDA, and is not needed.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
 		f"torchport needs Python 3.11 or later; {sys.executable} is {v[0]}.{v[1]}. Choose one with PYTHON=python3.12.")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev,models]"
-	# Without what it needs: PyPI's torchaudio does not load beside a torch without CUDA; tests/integrations do without.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchcrepe
 	@touch $(STAMP)
 

@@ -16,6 +16,10 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     EarlyStoppingCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -158,6 +162,35 @@ def fine_tune_with_options(device: str, folder: Path) -> dict[str, Any]:
         return {"logged": figures.logged, "best": t.state.best_metric, "after": t.evaluate()["eval_loss"]}
 
 
+def translate(device: str, folder: Path) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    texts = torch.randint(3, 60, (32, 8), generator=generator)
+    examples = [{"input_ids": text, "labels": text.flip(0)} for text in texts]
+    with chosen(device):
+        seed_everything(0)
+        model = T5ForConditionalGeneration(
+            T5Config(vocab_size=64, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, decoder_start_token_id=0)
+        )
+        figures = Figures()
+        t = Seq2SeqTrainer(
+            model,
+            Seq2SeqTrainingArguments(
+                str(folder),
+                max_steps=4,
+                predict_with_generate=True,
+                generation_max_length=10,
+                generation_num_beams=2,
+                logging_steps=1,
+                report_to=[],
+                disable_tqdm=True,
+            ),
+            train_dataset=examples,  # type: ignore[arg-type]
+            callbacks=[figures],
+        )
+        t.train()
+        return {"logged": figures.logged, "tokens": t.predict(examples[:4]).predictions.tolist()}  # type: ignore[arg-type]
+
+
 def losses_through_and_resumed(folder: Path, *callbacks: Any) -> tuple[list[Any], list[Any]]:
     """What a run with dropout logs after its third step, and what a run does that resumes there."""
     found = []
@@ -246,6 +279,7 @@ CHECKS = [
         CHANGE,
         fine_tune_with_options,
     ),
+    Check(TRAINER, "`Seq2SeqTrainer` trains T5 and generates with two beams", CHANGE, translate),
     Check(
         TRAINER,
         "`Trainer` resumes from a checkpoint, dropout included: the same losses as without the interruption",

@@ -26,7 +26,7 @@ def test_an_equal_program_is_counted() -> None:
     [
         (lambda device: (torch.ones(2, device=device) + (device == D) * 1e-3).cpu(), "not close"),
         (lambda device: {"loss": (torch.ones((), device=device) + (device == D) * 1e-3).item()}, "not close"),
-        (lambda device: [torch.ones(2, device=device).add(1).tolist()] * (1 + (device == D)), ""),
+        (lambda device: [torch.ones(2, device=device).add(1).tolist()] * (1 + (device == D)), "another form"),
         (lambda device: {"best": f"epoch {torch.ones((), device=device).item() + (device == D)}"}, "best"),
         (lambda device: torch.ones(2), "nothing was executed on"),
     ],

@@ -99,6 +99,15 @@ def test_sizes_that_were_equal_by_chance_become_two_symbols() -> None:
     assert compiles[0] <= 3  # 4x4; rows and columns as one symbol; as two
 
 
+def test_positions_that_are_counted_follow_the_sizes() -> None:
+    table = data(D, 40, 4)
+    with counted("UncachedCompile") as compiles:
+        for n in range(3, 12):
+            positions = torch.arange(n, device=D) + torch.arange(1, n + 1, device=D)
+            assert torch.equal(table[positions].cpu(), data("cpu", 40, 4)[torch.arange(n) * 2 + 1])
+    assert compiles[0] <= 3
+
+
 def test_two_independent_symbols_are_checked_not_guessed() -> None:
     family = Family.of_integers([4, 4, 3, 8]).with_graph([6, 6, 3, 12])
     assert family.symbols() == ["s0", "s0", None, "s1"]

@@ -171,3 +171,11 @@ except ZeroDivisionError:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode < 0, "PyTorch lets exceptions pass now: registration._answers() can be simple again"
     assert "caught" not in done.stdout
+
+
+# Said once per process.
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+def test_nested_tensors_still_have_no_sizes_of_their_own() -> None:
+    nested = torch._nested_tensor_from_mask(torch.ones(1, 2, 3), torch.tensor([[True, False]]))
+    with pytest.raises(RuntimeError, match="sizes"):
+        nested.shape  # noqa: B018  # if it had any, it could be traced, and lazy/padded_encoder.py would not be needed

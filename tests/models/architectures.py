@@ -25,7 +25,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModel, PretrainedConfig
 
 from lazy.cases.oracle import D, seed_everything
@@ -49,8 +48,8 @@ Generated from a run; do not edit. Every architecture that transformers can make
 configuration, where such a one can be found without knowing the architecture: sizes are set by their usual names, and
 it is fed the first of a few batches (text, pictures, sound) that it takes. Compared with the CPU, under the default
 tolerances of `torch.testing.assert_close`: all outputs in evaluation; outputs, the mean of their squares and all
-gradients in training, dropout on. The CPU attends by matrix products, as the device does. An operator that fell back
-to eager execution would be a failure. = equal to the last bit; ≈ within the tolerances; – the CPU cannot run it so."""
+gradients in training, dropout on. An operator that fell back to eager execution would be a failure. = equal to the last
+bit; ≈ within the tolerances; – the CPU cannot run it so."""
 
 
 class NotRun(Exception):  # noqa: N818 - no error: there is nothing to compare
@@ -104,7 +103,7 @@ def outputs(config: PretrainedConfig, batch: dict[str, torch.Tensor], device: st
     inputs = moved(batch, device)
     seed_everything()
     # Numbers that are drawn "on the default device" come from the generator that dropout draws from.
-    with torch.device(device), torch.set_grad_enabled(training), sdpa_kernel(SDPBackend.MATH):
+    with torch.device(device), torch.set_grad_enabled(training):
         found = tensors_of(model(**inputs))
         if training:
             loss = sum(t.float().square().mean() for t in found.values() if t.is_floating_point() and t.requires_grad)

@@ -30,9 +30,9 @@ HALVES = (torch.float16, torch.bfloat16)
 ERROR_MULTIPLIER = 3.0
 """How many times the CPU's own error the device's may be. Source: torch/_dynamo/utils.py, ``same``: 2, and 3 for small
 tensors and low precision."""
-ERROR_FLOOR = {torch.float16: 1e-4, torch.bfloat16: 1e-3, torch.float32: 1e-3}
-"""What is added to that. Source: the same, a tenth of the tolerance that benchmarks/dynamo/common.py gives for the
-dtype (1e-3; 1e-2 where it is bfloat16, as for the float32 results of an autocast to bfloat16)."""
+ERROR_FLOOR = {torch.float16: 1e-4, torch.bfloat16: 1e-3, torch.float32: 1e-5}
+"""What is added to that, by the lowest precision that is computed in. Source: the same, a tenth of the tolerance that
+benchmarks/dynamo/common.py gives for the dtype (1e-3, 1e-2); for float32, the absolute tolerance of torch.testing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ def assert_close(wanted: Tensors, got: Tensors) -> bool:
     return all(torch.equal(w, got[name]) for name, w in wanted.items())
 
 
-def assert_as_accurate(exact: Tensors, wanted: Tensors, got: Tensors) -> bool:
+def assert_as_accurate(exact: Tensors, wanted: Tensors, got: Tensors, options: Options) -> bool:
     """The device's error is about the CPU's, both against float64; returns whether they are the same bits."""
     assert wanted.keys() == got.keys()
     for name, w in wanted.items():
         g, e = got[name], exact[name]
         assert g.dtype is w.dtype, name
         own, ours = rms(w - e), rms(g - e)
-        bound = ERROR_MULTIPLIER * own + ERROR_FLOOR[w.dtype]
+        bound = ERROR_MULTIPLIER * own + ERROR_FLOOR[options.autocast or options.dtype]
         assert ours <= bound, f"{name}: an error of {ours:.2e}, where the CPU's is {own:.2e}"
     return all(torch.equal(w, got[name]) for name, w in wanted.items())
 
@@ -105,7 +105,7 @@ def check_evaluation(subject: Subject, options: Options) -> Outcome:
     def run() -> bool:
         wanted, got = evaluated(subject, "cpu", options), evaluated(subject, D, options)
         if options.is_low_precision and subject.own_kernels:
-            return assert_as_accurate(evaluated(subject, "cpu", in_float64(options)), wanted, got)
+            return assert_as_accurate(evaluated(subject, "cpu", in_float64(options)), wanted, got, options)
         return assert_close(wanted, got)
 
     return counted(run)
@@ -117,9 +117,9 @@ def check_training(subject: Subject, options: Options) -> Outcome:
     def run() -> bool:
         wanted, got = trained(subject, "cpu", options), trained(subject, D, options)
         assert got.late_compiles == 0, f"compiles after the warm-up:\n{str(torchport.explain())[-3000:]}"
-        if options.is_low_precision and subject.own_kernels:
+        if subject.own_kernels:
             exact = trained(subject, "cpu", in_float64(options))
-            return assert_as_accurate(exact.results, wanted.results, got.results)
+            return assert_as_accurate(exact.results, wanted.results, got.results, options)
         return assert_close(wanted.results, got.results)
 
     return counted(run)
@@ -147,7 +147,11 @@ def check_refusal(subject: Subject, run: Callable[[Subject, str, Options], Any],
 
 
 def check_generation(subject: Subject, way: str) -> Outcome:
-    """The tokens, and that generating the same again compiles nothing."""
+    """The tokens; and that generating the same compiles nothing after the second time.
+
+    When transformers runs a model first it keeps hold of intermediate results that it lets go of later, and which
+    results are wanted is part of a program.
+    """
     arguments = subject.generates[way]
     length = 0
 
@@ -158,8 +162,8 @@ def check_generation(subject: Subject, way: str) -> Outcome:
         return assert_close(wanted, got)
 
     outcome = counted(run)
-    again = counted(lambda: bool(generated(subject, D, arguments)))
-    assert again.compiles == 0
+    again = [counted(lambda: bool(generated(subject, D, arguments))) for _ in range(2)]
+    assert again[1].compiles == 0
     return replace(outcome, note=f"{outcome.compiles} for {length}")
 
 
@@ -236,12 +240,12 @@ def each_run(subjects: tuple[Subject, ...]) -> list[tuple[Subject, str]]:
         again |= {f"evaluation, {autocast}float16, {first}" for autocast in ("", "autocast to ")}
         again |= {n for n in checks_of(subject) if "float16, " in n and not n.endswith(f", {first}")}
         if subject.name not in _GENERATING_IN_ALL_WAYS:
-            again |= {f"generation, {way}" for way in ("greedy, no cache", "beams, sampling")}
+            again |= {f"generation, {way}" for way in ("greedy, no cache", "beams", "beams, sampling")}
         found += [(subject, name) for name in checks_of(subject) if name not in again]
     return found
 
 
-_GENERATING_IN_ALL_WAYS = ("GPT-2", "T5")
+_GENERATING_IN_ALL_WAYS = ("GPT-2", "T5", "Mamba")
 
 
 def _bound(check: Callable[..., Outcome], *arguments: Any) -> Check:

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 import torchport
+from torchport.config import settings
 
 
 def provenance(command: str, seconds: float) -> list[str]:
@@ -45,7 +46,8 @@ def first_lines(error: BaseException) -> str:
 
 
 def prepare() -> None:
-    """One thread, and libraries that keep to themselves what does not concern the comparison."""
+    """One thread, nothing compiled by an earlier run, and libraries that keep to themselves what is their own."""
+    settings.cache_dir = "off"
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     transformers.utils.logging.set_verbosity(logging.CRITICAL)

@@ -1,8 +1,7 @@
 """Runs a model on a device and returns everything that can be compared of it.
 
-In float32 the CPU's run is the oracle as it is. In low precision PyTorch chooses other formulas for the CPU than for
-accelerators, and the oracle is the CPU with those of accelerators (:func:`accelerators_formulas`). So it is where fused
-attention is trained: the gradient of a key's bias is zero but for rounding, and AdamW makes steps of its sign.
+The CPU's run is the oracle as it is; only dropout in low precision has another formula on the CPU than on accelerators,
+and there the oracle is the CPU with theirs (:func:`accelerators_dropout`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torchport
 from lazy.cases.oracle import D, counter, seed_everything
@@ -52,11 +50,11 @@ PLAIN = Options()
 
 
 @contextlib.contextmanager
-def accelerators_formulas() -> Iterator[None]:
-    """On the CPU, the formulas that PyTorch has for accelerators.
+def accelerators_dropout() -> Iterator[None]:
+    """On the CPU, the ``dropout`` that PyTorch has for accelerators.
 
-    The gradient of ``dropout`` on the CPU has 1 / (1 - p) rounded to its dtype, that of ``native_dropout`` has not
-    (Source: aten/src/ATen/native/Dropout.cpp); attention on the CPU is a fused kernel, on this device matrix products.
+    Its gradient has 1 / (1 - p) in full precision, the CPU's has it rounded to the gradient's dtype. Source:
+    aten/src/ATen/native/Dropout.cpp, ``native_dropout_backward`` and ``_dropout_impl``.
     """
     original = torch.nn.functional.dropout
 
@@ -65,23 +63,21 @@ def accelerators_formulas() -> Iterator[None]:
 
     torch.nn.functional.dropout = dropout
     try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
+        yield
     finally:
         torch.nn.functional.dropout = original
 
 
 @contextlib.contextmanager
 def surroundings(subject: Subject, device: str, options: Options) -> Iterator[None]:
-    """What a forward pass runs in: autocast, the default device, the oracle's formulas."""
+    """What a forward pass runs in: autocast, the default device, the oracle's dropout."""
     with contextlib.ExitStack() as stack:
         if options.autocast is not None:
             stack.enter_context(torch.autocast(device, options.autocast))
         if subject.draws_on_default_device:
             stack.enter_context(torch.device(device))
-        fused = options.attention == "sdpa" and torch.is_grad_enabled()
-        if device == "cpu" and (options.is_low_precision or fused):
-            stack.enter_context(accelerators_formulas())
+        if device == "cpu" and options.is_low_precision:
+            stack.enter_context(accelerators_dropout())
         yield
 
 

@@ -31,8 +31,8 @@ class Subject:
             numbers come from the generator that dropout draws from if that is the host's too. So the default device is
             the model's, and the two streams are one on every device.
         low_precision: why the CPU cannot run it in float16 or bfloat16: its error; empty where it can.
-        own_kernels: the CPU has kernels of its own for it, which round elsewhere: in low precision only the accuracy
-            can be compared.
+        own_kernels: the CPU has kernels of its own for it, which round elsewhere: in low precision, and after steps of
+            an optimizer that divides by the size of the gradient, only the accuracy can be compared.
     """
 
     name: str

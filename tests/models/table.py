@@ -53,21 +53,20 @@ seed and fed the same batch. What is checked of each, and how, is in `tests/mode
 - the same with weights in **float16** and **bfloat16**, and under **autocast**;
 - **initialisation**: the weights of a model that is made on the device; **saving, moving**: `save_pretrained` (or
   `state_dict`) on the device and `from_pretrained` on the host; to the device and back, `half()` there, tied weights;
-- **generation**: the tokens, and that generating the same again compiles nothing.
+- **generation**: the tokens, and that generating the same a third time compiles nothing.
 
 In none of them an operator falls back to eager execution. = equal to the last bit; ≈ within the default tolerances of
 `torch.testing.assert_close`, or, where the CPU has kernels of its own that round elsewhere, as accurate as the CPU
 against float64; ∅ the CPU refuses it (below); **✗** failed; – the model has no such thing."""
 
 ORACLE = """\
-In low precision the CPU is run with the formulas that PyTorch has for accelerators: the gradient of `dropout` from
-`native_dropout`, and attention as matrix products. The CPU's own differ by roundings.
+In low precision the CPU is run with the dropout that PyTorch has for accelerators, `native_dropout`: its gradient is
+more precise than the CPU's own by a rounding.
 """
 
 GENERATION = """\
 How many graphs were compiled for how many tokens, the prompt's included; what a way before it has compiled is found
-again. The prompt is a graph or two; then a cache that grows, or, with a static one, the attention mask, has a new size
-for each token, so each is one graph the first time. Generating the same again compiles nothing."""
+again."""
 
 
 def mark(outcome: Outcome | str) -> str:

@@ -21,11 +21,12 @@ def test_a_model_of_noise(subject: Subject, check: str) -> None:
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_sampling_gives_the_cpus_pictures_and_compiles_nothing_the_second_time(name: str) -> None:
     pictures = []
+    fallbacks = torchport.executed_fallback_ops()
     for device in ("cpu", D):
         model = made(SUBJECTS[0]).to(device).eval()
         seed_everything()
         pictures.append(sampled(model, SCHEDULERS[name], device, 8).cpu())
     torch.testing.assert_close(pictures[1], pictures[0])
-    assert {} == torchport.executed_fallback_ops()
+    assert fallbacks == torchport.executed_fallback_ops()
     with no_compile():
         sampled(model, SCHEDULERS[name], D, 8).cpu()

@@ -39,7 +39,8 @@ Ended = Callable[[SampleRecord], None]
 
 def full_name(op: Any) -> str:
     """The operator's name with its variant."""
-    return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+    variant = getattr(op, "variant_test_name", "")  # modules and optimizers have none
+    return op.name + (f".{variant}" if variant else "")
 
 
 def run_op(op: Any, mode: str, dtype: torch.dtype, limit: int, started: Started, ended: Ended) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.rnn import PackedSequence
 
 from sweeps.modes import cotangent, tensors_of
 from sweeps.placement import Placement
-from sweeps.programs import Outcome, Program, compared
+from sweeps.programs import Outcome, Program, compared, spread
 from sweeps.records import SampleRecord
+from sweeps.reference import precise
 
 TRAIN, EVAL = "train", "eval"
 
@@ -30,11 +32,10 @@ def run_module(
     """Runs up to ``limit`` of the database's inputs of a module; calls ``started`` before each, ``ended`` after it."""
     torch.manual_seed(0)
     inputs = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=mode == TRAIN)
-    for index, module_input in enumerate(list(inputs)[:limit]):
-        if module_input.forward_input is None:
-            continue
+    for index, module_input in spread(list(inputs), limit):
         started(index)
-        ended(compared(index, module_program(info.module_cls, module_input, mode, dtype)))
+        program, exact = (module_program(info.module_cls, module_input, mode, d) for d in (dtype, torch.float64))
+        ended(compared(index, program, exact))
 
 
 def module_program(module_class: type[nn.Module], module_input: Any, mode: str, dtype: torch.dtype) -> Program:
@@ -50,8 +51,8 @@ def module_program(module_class: type[nn.Module], module_input: Any, mode: str, 
         module = made(device, seed=1)
         placement = Placement(device)
         forward = module_input.forward_input
-        args = [_placed(placement, a) for a in forward.args]
-        kwargs = {k: _placed(placement, v) for k, v in forward.kwargs.items()}
+        args = [_placed(placement, a, dtype) for a in forward.args]
+        kwargs = {k: _placed(placement, v, dtype) for k, v in forward.kwargs.items()}
 
         def called(module: nn.Module, seed: int) -> Any:
             torch.manual_seed(seed)
@@ -88,17 +89,20 @@ def _save_and_load(
     file.seek(0)
     on_host.load_state_dict(torch.load(file, map_location="cpu"))
     outcome.host["state loaded on the cpu"] = dict(on_host.state_dict())
+    if isinstance(other, LazyModuleMixin):
+        called(other, 4)  # LazyInstanceNorm takes its sizes from its first input, and not from what it loads
     other.load_state_dict(on_host.state_dict())
     outcome.device["output after loading"] = _plain(called(other, 5))
     outcome.device["state after loading"] = dict(other.state_dict())
 
 
-def _placed(placement: Placement, x: Any) -> Any:
-    if not isinstance(x, PackedSequence):
-        return placement.place(x)
-    fields = x._asdict()
-    sizes = fields.pop("batch_sizes")  # it stays on the CPU on every device
-    return PackedSequence(**{k: placement.place(v) for k, v in fields.items()}, batch_sizes=sizes)
+def _placed(placement: Placement, x: Any, dtype: torch.dtype) -> Any:
+    if isinstance(x, PackedSequence):
+        fields = x._asdict()
+        sizes = fields.pop("batch_sizes")  # it stays on the CPU on every device
+        return PackedSequence(**{k: _placed(placement, v, dtype) for k, v in fields.items()}, batch_sizes=sizes)
+    # The inputs are in the sweep's dtype, unless this is the reference in double precision.
+    return placement.place(precise(x) if dtype is torch.float64 else x)
 
 
 def _plain(x: Any) -> Any:

@@ -30,6 +30,7 @@ from sweeps.modes import MODES
 from sweeps.records import OpResult
 from sweeps.sweep import EVERYTHING, Sweep, all_operators, named_operators, run_sweep, sampled_operators
 from sweeps.table import Run, write_pages
+from torchport.config import settings
 
 CI_OPERATORS = 60
 # What the first operations import; in the parent, so that no child spends its time on it.
@@ -91,6 +92,7 @@ def prepare() -> None:
     """Makes children cheap and alike: one thread each, and everything imported before they are forked."""
     torch.set_num_threads(1)
     torchport.backends()
+    settings.cache_dir = "off"  # a program that an earlier run has left on the disk would hide a compile
     for name in PRELOADED:
         importlib.import_module(name)
     # A collection in a child would write to, and so copy, every page that holds an object of the parent's.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +18,7 @@ from torch import nn
 
 import torchport
 from sweeps.modes import cotangent
-from sweeps.programs import Outcome, compared
+from sweeps.programs import Outcome, compared, spread
 from sweeps.records import SampleRecord
 
 STEPS, SAVED_AFTER = 10, 5
@@ -34,7 +37,7 @@ IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
 
 
 def has_implementation(info: Any, mode: str) -> bool:
-    """Whether the optimizer has it, on the CPU; what is capturable has its counter of steps on the device."""
+    """Whether the optimizer has it, on the CPU; a capturable one has its counter of steps on the device."""
     if mode == "sparse":
         return bool(info.only_supports_sparse_grads or info.supports_sparse)
     if info.only_supports_sparse_grads:
@@ -69,10 +72,11 @@ def run_optimizer(
     ended: Callable[[SampleRecord], None],
 ) -> None:
     """Runs up to ``limit`` of the database's inputs; calls ``started`` before each and ``ended`` after it."""
-    for index, keywords in enumerate(inputs_of(info, mode)[:limit]):
+    for index, keywords in spread(inputs_of(info, mode), limit):
         started(index)
         program = partial(_differentiated if mode == "differentiable" else _trained, info, mode, dtype, keywords)
-        ended(compared(index, program))
+        with cpu_as_an_accelerator():
+            ended(compared(index, program))
 
 
 def numbers(device: str, dtype: torch.dtype, *sizes: int, seed: int) -> torch.Tensor:
@@ -101,12 +105,17 @@ def make_task(device: str, dtype: torch.dtype, kind: str = "dense") -> Task:
     second = nn.Parameter(numbers(device, dtype, 5, 3, seed=2) * 0.3)
     x, y = numbers(device, dtype, 8, 6, seed=3), numbers(device, dtype, 8, 3, seed=4)
     if kind == "matrices":
-        return Task([first, second], lambda: ((x @ first).tanh() @ second - y).abs().square().mean())
+        return Task([first, second], lambda: (_bounded(x @ first) @ second - y).abs().square().mean())
     bias, scale = nn.Parameter(numbers(device, dtype, 5, seed=5)), nn.Parameter(numbers(device, dtype, seed=6))
     return Task(
         [first, second, bias, scale],
-        lambda: ((x @ first + bias).tanh() @ second * scale - y).abs().square().mean(),
+        lambda: (_bounded(x @ first + bias) @ second * scale - y).abs().square().mean(),
     )
+
+
+def _bounded(x: torch.Tensor) -> torch.Tensor:
+    # The tangent of complex numbers has poles, near which the last bit of a parameter decides about the loss.
+    return x / (1 + x.abs()) if x.is_complex() else x.tanh()
 
 
 class CompileCounter:
@@ -125,20 +134,29 @@ class CompileCounter:
         return self._before - before
 
 
-def _on(device: str, keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords for that device: eager has capturable optimizers on accelerators alone, so the CPU goes without."""
-    copied = copy.deepcopy(keywords)
-    if device == "cpu":
-        copied.pop("capturable", None)
-        if isinstance(copied.get("lr"), torch.Tensor) and copied.get("foreach"):
-            copied["lr"] = copied["lr"].item()
-    return copied
+ACCELERATORS_ONLY = ("_get_capturable_supported_devices", "_get_foreach_kernels_supported_devices")
+"""PyTorch's lists of devices that have capturable optimizers, and whose default is foreach; the CPU is on neither."""
+
+
+@contextmanager
+def cpu_as_an_accelerator() -> Iterator[None]:
+    """Puts the CPU, which the device is compared with, on these lists, so that it takes the same path."""
+    with ExitStack() as patches:
+        for name in ACCELERATORS_ONLY:
+            listed = getattr(sys.modules["torch.optim.optimizer"], name)
+            for module in [m for n, m in sys.modules.items() if n.startswith("torch.optim.") and hasattr(m, name)]:
+                patches.enter_context(patch.object(module, name, partial(_with_cpu, listed)))
+        yield
+
+
+def _with_cpu(listed: Callable[..., list[str]], *args: Any) -> list[str]:
+    return [*listed(*args), "cpu"]
 
 
 def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any], device: str) -> Outcome:
     kind = "sparse" if mode == "sparse" else "matrices" if info.name == "Muon" else "dense"
     task = make_task(device, dtype, kind)
-    optimizer = info.optim_cls(task.parameters, **_on(device, keywords))
+    optimizer = info.optim_cls(task.parameters, **copy.deepcopy(keywords))
     outcome, losses, counter = Outcome(), [], CompileCounter()
 
     def closure() -> torch.Tensor:
@@ -157,7 +175,8 @@ def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any],
         losses.append(loss.detach())
         outcome.compiles.append(counter.since())
         if step == SAVED_AFTER - 1:
-            task, optimizer = _reloaded(info, task, optimizer, make_task(device, dtype, kind), _on(device, keywords))
+            make = partial(info.optim_cls, **copy.deepcopy(keywords))
+            task, optimizer = reloaded(make, task, optimizer, make_task(device, dtype, kind))
             torchport.sync()
             counter.since()
     outcome.device["losses"] = losses
@@ -167,7 +186,7 @@ def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any],
     return outcome
 
 
-def _reloaded(info: Any, task: Task, optimizer: Any, fresh: Task, keywords: dict[str, Any]) -> tuple[Task, Any]:
+def reloaded(make: Callable[..., Any], task: Task, optimizer: Any, fresh: Task) -> tuple[Task, Any]:
     """A task and an optimizer that know of the others only what a file says."""
     file = io.BytesIO()
     torch.save({"parameters": [p.detach() for p in task.parameters], "optimizer": optimizer.state_dict()}, file)
@@ -176,7 +195,7 @@ def _reloaded(info: Any, task: Task, optimizer: Any, fresh: Task, keywords: dict
     with torch.no_grad():
         for parameter, value in zip(fresh.parameters, saved["parameters"], strict=True):
             parameter.copy_(value)
-    other = info.optim_cls(fresh.parameters, **keywords)
+    other = make(fresh.parameters)
     other.load_state_dict(saved["optimizer"])
     return fresh, other
 
@@ -186,7 +205,7 @@ def _differentiated(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str
     leaves = [numbers(device, dtype, 4, 3, seed=1).requires_grad_(), numbers(device, dtype, 3, seed=2).requires_grad_()]
     gradients = [numbers(device, dtype, *p.shape, seed=i + 5).requires_grad_() for i, p in enumerate(leaves)]
     parameters = [leaf.clone() for leaf in leaves]
-    optimizer = info.optim_cls(parameters, **_on(device, keywords))
+    optimizer = info.optim_cls(parameters, **copy.deepcopy(keywords))
     outcome, counter = Outcome(), CompileCounter()
     for _ in range(STEPS):
         for parameter, gradient in zip(parameters, gradients, strict=True):

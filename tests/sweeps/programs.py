@@ -8,13 +8,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 import torchport
 from sweeps.comparison import assert_same_values, layout_difference, metadata_difference, on_cpu
 from sweeps.records import SampleRecord, Status
+from sweeps.reference import as_near
 from torchport.config import settings
 
 DEVICE = settings.device_name
@@ -36,23 +37,25 @@ class Outcome:
 
 
 Program = Callable[[str], Outcome]
+T = TypeVar("T")
 
 
-def compared(index: int, program: Program, settled_after: int = 3) -> SampleRecord:
-    """How the program ends on the device, set against the CPU; after so many steps it must compile nothing."""
+def compared(index: int, program: Program, exact: Program | None = None, settled_after: int = 3) -> SampleRecord:
+    """How the program ends on the device, set against the CPU; after so many steps it must compile nothing.
+
+    ``exact`` is the same program in double precision, and decides where both round (:mod:`sweeps.reference`).
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            torch.manual_seed(0)
-            wanted = program("cpu")
+            wanted = _seeded(program)
         except Exception as error:  # noqa: BLE001  # what the CPU refuses the device need not take
             return SampleRecord(index, Status.SKIP, _text(error))
         record = SampleRecord(index)
         before = torchport.executed_fallback_ops()
         try:
-            torch.manual_seed(0)
-            got = program(DEVICE)
-            _judge(record, wanted, got)
+            got = _seeded(program, DEVICE)
+            _judge(record, wanted, got, exact)
         except Exception as error:  # noqa: BLE001  # it is the finding, and is kept
             record.status, record.error = Status.EXCEPTION, _text(error)
         after = torchport.executed_fallback_ops()
@@ -62,12 +65,17 @@ def compared(index: int, program: Program, settled_after: int = 3) -> SampleReco
         return record
 
 
+def _seeded(program: Program, device: str = "cpu") -> Outcome:
+    torch.manual_seed(0)
+    return program(device)
+
+
 def _text(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' | '.join(lines)[:300]}"
 
 
-def _judge(record: SampleRecord, wanted: Outcome, got: Outcome) -> None:
+def _judge(record: SampleRecord, wanted: Outcome, got: Outcome, exact: Program | None) -> None:
     for place, device in (("device", DEVICE), ("host", "cpu")):
         w, g = getattr(wanted, place), getattr(got, place)
         if list(w) != list(g):
@@ -77,11 +85,22 @@ def _judge(record: SampleRecord, wanted: Outcome, got: Outcome) -> None:
             try:
                 assert_same_values(on_cpu(w[name]), on_cpu(g[name]))
             except AssertionError as error:
-                record.status, record.error = Status.WRONG, _named(name, _text(error))
-                return
+                rounding = exact and as_near(getattr(_seeded(exact), place)[name], w[name], g[name])
+                if not rounding:
+                    record.status, record.error = Status.WRONG, _named(name, _text(error))
+                    return
+                record.rounding = _named(name, rounding)
             if difference := metadata_difference(w[name], g[name], device):
                 record.status, record.error = Status.META, _named(name, difference)
 
 
 def _named(name: str, difference: str) -> str:
     return f"{name}: {difference}" if difference else ""
+
+
+def spread(items: list[T], limit: int) -> list[tuple[int, T]]:
+    """Up to ``limit`` of the items with their positions: the first, the last, and those at even distances between."""
+    if limit >= len(items):
+        return list(enumerate(items))
+    chosen = [i * (len(items) - 1) // max(limit - 1, 1) for i in range(limit)]
+    return [(i, items[i]) for i in chosen]

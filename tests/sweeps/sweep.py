@@ -124,8 +124,13 @@ class _Job:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-def run_sweep(sweep: Sweep, operators: Iterable[Any], progress: Callable[[OpResult], None]) -> list[OpResult]:
-    """The results of all operators that have a part in the sweep, by name; ``progress`` hears of each as it ends."""
+def run_sweep(
+    sweep: Sweep, operators: Iterable[Any], progress: Callable[[OpResult], None], run: Callable[..., None] = run_op
+) -> list[OpResult]:
+    """The results of all operators that have a part in the sweep, by name; ``progress`` hears of each as it ends.
+
+    ``run`` is what a child does with one of them, as :func:`sweeps.child.run_op`.
+    """
     todo = _participants(sweep, operators)
     running: list[_Job] = []
     results: list[OpResult] = []
@@ -137,7 +142,7 @@ def run_sweep(sweep: Sweep, operators: Iterable[Any], progress: Callable[[OpResu
                 if participant is None:
                     exhausted = True
                 else:
-                    running.append(_start(sweep, *participant))
+                    running.append(_start(sweep, *participant, run))
             for job in _ended(sweep, running):
                 running.remove(job)
                 result = _result(sweep, job)
@@ -157,7 +162,7 @@ def _participants(sweep: Sweep, operators: Iterable[Any]) -> Iterator[tuple[Any,
             yield op, dtype
 
 
-def _start(sweep: Sweep, op: Any, dtype: torch.dtype) -> _Job:
+def _start(sweep: Sweep, op: Any, dtype: torch.dtype, run: Callable[..., None]) -> _Job:
     pipe, write_end = os.pipe()
     errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the job
     # What is buffered would be written by the child as well.
@@ -171,18 +176,18 @@ def _start(sweep: Sweep, op: Any, dtype: torch.dtype) -> _Job:
         os.close(pipe)
         os.dup2(errors.fileno(), 1)
         os.dup2(errors.fileno(), 2)
-        _run_child(sweep, op, dtype, write_end)
+        _run_child(sweep, op, dtype, write_end, run)
     os.close(write_end)
     return _Job(op, str(dtype).removeprefix("torch."), pid, pipe, errors, time.monotonic())
 
 
-def _run_child(sweep: Sweep, op: Any, dtype: torch.dtype, write_end: int) -> None:
+def _run_child(sweep: Sweep, op: Any, dtype: torch.dtype, write_end: int, run: Callable[..., None]) -> None:
     def send(line: str) -> None:
         os.write(write_end, line.encode() + b"\n")
 
     code = 1
     try:
-        run_op(
+        run(
             op,
             sweep.mode,
             dtype,

@@ -5,6 +5,7 @@ This runs once per distinct call: the result is memoised in the :class:`~torchpo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,14 +18,9 @@ _PROBE_LIMIT_BYTES = 1 << 24
 """A probe on the CPU allocates operands and results; above this what the meta kernel says stands."""
 
 
-_VALUES_MATTER = (
-    "aten::linalg_",
-    "aten::_linalg_",
-    "aten::cholesky",
-    "aten::_cholesky",
-    "aten::segment_reduce",
-    "aten::_segment",
-)
+SIZES_IN_VALUES = ("aten::segment_reduce", "aten::_segment")
+"""Operators with an operand whose values must fit the sizes of another one."""
+_VALUES_MATTER = ("aten::linalg_", "aten::_linalg_", "aten::cholesky", "aten::_cholesky", *SIZES_IN_VALUES)
 """Operators that refuse values that neither zeros nor ones are: what their meta kernel says of the shapes stands."""
 
 
@@ -40,9 +36,26 @@ class DynamicOutput(Exception):  # noqa: N818 - a signal, not an error
         self.outputs = outputs
 
 
-def _has_mask(op: OpOverload, inputs: tuple[Shape, ...], args: tuple[Any, ...]) -> bool:
-    indices = args[1] if len(args) > 1 else ()
-    return any(type(i) is Operand and inputs[i.index].dtype in (torch.bool, torch.uint8) for i in indices)
+_INDEXES = ("aten::index.", "aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index")
+
+
+def has_mask(op: OpOverload, args: Sequence[Any], inputs: tuple[Shape, ...] = ()) -> bool:
+    """Whether a mask stands among the indices of an operator: what it selects depends on its values.
+
+    Args:
+        op: the overload.
+        args: positional arguments, tensors or :class:`Operand`.
+        inputs: the shapes of the operands.
+    """
+    if not f"{op._schema.name}.".startswith(_INDEXES) or len(args) < 2:
+        return False
+    tensors = [inputs[i.index] if type(i) is Operand else i for i in args[1] if i is not None]
+    return any(t.dtype in (torch.bool, torch.uint8) for t in tensors)
+
+
+def is_missing_kernel(error: NotImplementedError) -> bool:
+    """Whether the dispatcher found no kernel; else a kernel says that it does not do this, for a dtype say."""
+    return str(error).startswith("Could not run")
 
 
 def is_dynamic(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: tuple[Shape, ...]) -> bool:
@@ -51,7 +64,7 @@ def is_dynamic(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], in
         return False
     name = op._schema.name
     if name in ("aten::index", "aten::_unsafe_index"):
-        return _has_mask(op, inputs, args)
+        return has_mask(op, args, inputs)
     if name == "aten::repeat_interleave":
         return kwargs.get("output_size") is None
     return True
@@ -102,16 +115,14 @@ def infer(
     try:
         return _run(op, args, kwargs, inputs, numbers, "cpu", bits)
     except NotImplementedError as cpu_error:
-        if "not implemented for" in str(cpu_error):  # not for this dtype, in eager's words
+        if not is_missing_kernel(cpu_error):
             raise
         if meta_error is not None:
             raise meta_error from None
     except Exception as cpu_error:  # noqa: BLE001 - an operator's own error
         # Zeros can be the wrong values for an operator that is right for these shapes: an inverse, a distribution, a
         # mask.
-        values_matter = op._schema.name.startswith(_VALUES_MATTER) or any(
-            s.dtype in (torch.bool, torch.uint8) for s in inputs
-        )
+        values_matter = op._schema.name.startswith(_VALUES_MATTER) or has_mask(op, args, inputs)
         try:
             return _run(op, args, kwargs, inputs, numbers, "cpu", bits, benign=True)
         except Exception:  # noqa: BLE001 - the same error, or another

@@ -71,12 +71,17 @@ def with_symbols(graph: Graph, symbols: Sequence[str | None]) -> tuple[Graph, li
     return Graph(own.values(), [Value(own[id(v.node)], v.index) for v in graph.results]), added
 
 
+_COUNTS = frozenset({"aten::arange"})
+"""Operators whose numbers say how many elements there are, although their schema takes any numbers."""
+
+
 @lru_cache(maxsize=4096)
 def _symbolic_integers(op: Op) -> tuple[frozenset[int], frozenset[str]]:
     """The positions and the names of the arguments that the schema declares to be symbolic integers."""
     if not isinstance(op, OpOverload):
         return frozenset(), frozenset()
-    found = [(i, a.name) for i, a in enumerate(op._schema.arguments) if _is_symbolic_integer(a.real_type)]
+    counts = op._schema.name in _COUNTS
+    found = [(i, a.name) for i, a in enumerate(op._schema.arguments) if counts or _is_symbolic_integer(a.real_type)]
     return frozenset(i for i, _ in found), frozenset(name for _, name in found)
 
 

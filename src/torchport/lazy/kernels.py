@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.autograd.graph import increment_version
 
 from torchport import metrics
 from torchport.backend import Shape, Value
@@ -20,6 +21,7 @@ from torchport.ir.node import Node
 from torchport.lazy import active, eager
 from torchport.lazy.compilation import run_graph
 from torchport.lazy.recording import (
+    Arguments,
     Entry,
     build_entry,
     collect,
@@ -33,6 +35,7 @@ from torchport.lazy.schema import Kind, Operator, describe
 from torchport.lazy.specials import resize_output_
 from torchport.lazy.tensor import new_tensor
 from torchport.lazy.trace import LOCK
+from torchport.lazy.wrapped_numbers import as_tensors, refuses_numbers
 from torchport.lazy.write_probe import Layout, is_aliased, probe_writes
 
 Kernel = Callable[..., Any]
@@ -65,9 +68,12 @@ def _functional_kernel(info: Operator) -> Kernel:
     counter = metrics.counter(f"lazy::{info.counter_name}")
     single = info.returns == ("tensor",)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
+    no_numbers = refuses_numbers(info)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with LOCK:
+            if no_numbers:
+                args = as_tensors(info, args)
             if takes_generator and _has_generator(info, args, kwargs):
                 return eager.run(op, args, kwargs, "", count=False)
             found = collect(info, args, kwargs, _NO_NAMES)
@@ -119,6 +125,10 @@ def _mutating_kernel(info: Operator) -> Kernel:
     outs = frozenset(m.name for m in info.mutations if m.is_out)
     takes_generator = Kind.GENERATOR in info.keyword_kinds.values()
     in_place = any(not m.is_out and not m.is_list for m in info.mutations) and not outs
+    lists = [m.name for m in info.mutations if m.is_list and not m.is_out]
+    draws = in_place and torch.Tag.nondeterministic_seeded in functional.tags
+    takes_dtype = bool(outs) and "dtype" in functional_info.keyword_kinds
+    no_numbers = refuses_numbers(info)
     position = {m.name: m.position for m in info.mutations}
     defaults = _missing_defaults(op, functional)
 
@@ -128,6 +138,8 @@ def _mutating_kernel(info: Operator) -> Kernel:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with LOCK:
+            if no_numbers:
+                args = as_tensors(info, args)
             if takes_generator and _has_generator(info, args, kwargs):
                 return eager.run(op, args, kwargs, "", count=False)
             for m in info.mutations:
@@ -144,12 +156,23 @@ def _mutating_kernel(info: Operator) -> Kernel:
                 for name in outs:
                     target = written(name, args, kwargs)
                     found[0].extend((target.dtype, target.shape, target.stride()))
+            if draws and type(args[0]) is torch.Tensor:
+                # Numbers are drawn in the order of the layout that is filled, which its value need not have.
+                found[3][0] = Shape(args[0].dtype, tuple(args[0].shape), args[0].stride())
+                found[0].append(found[3][0])
             key = tuple(found[0])
             entry = entries.get(key)
             aliased = (in_place and is_aliased(args, args[0])) or any(is_aliased(args, kwargs.get(n)) for n in outs)
             if entry is None:
                 inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
-                entry = build_entry(functional_info, functional, inputs, keywords, found, outs)
+                try:
+                    entry = build_entry(functional_info, functional, inputs, keywords, found, outs)
+                except Exception:
+                    # Eager may refuse what is written to before it refuses what is computed.
+                    probe_writes(info, args, kwargs)
+                    raise
+                if takes_dtype and keywords.get("dtype") is None:
+                    entry = _in_dtype_of_out(info, functional_info, entry, inputs, kwargs, found, outs)
                 if aliased or in_place or (outs and not entry.dynamic):
                     entry.left = probe_writes(info, args, kwargs)
                 entries[key] = entry
@@ -162,6 +185,9 @@ def _mutating_kernel(info: Operator) -> Kernel:
             counter.value += 1
             node = record(entry.call, found[1], found[2])
             result = _write_results(info, functional_info, entry, node, args, kwargs, written)
+            for name in lists:
+                # Autograd leaves that to the kernels of operators on lists.
+                increment_version(written(name, args, kwargs))
             if active.cut_due:
                 cut_if_due()
             return result
@@ -189,6 +215,23 @@ def _functional_arguments(
         for m in info.mutations:
             keywords["dtype"] = kwargs[m.name].dtype
     return args, keywords
+
+
+def _in_dtype_of_out(
+    info: Operator,
+    functional: Operator,
+    entry: Entry,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    found: Arguments,
+    outs: frozenset[str],
+) -> Entry:
+    """The entry of an operator that computes in the dtype that it is given to fill, where none is asked for."""
+    target, shape = kwargs[info.mutations[0].name], entry.call.outputs[info.mutations[0].result]
+    if shape is None or target.dtype is shape.dtype:
+        return entry
+    keywords = {k: v for k, v in kwargs.items() if k not in outs}
+    return build_entry(functional, functional.op, args, {**keywords, "dtype": target.dtype}, found, outs)
 
 
 def _write_results(

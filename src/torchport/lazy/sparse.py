@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -220,14 +221,31 @@ def _sparse_mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return with_parts(mask, indices.clone(), self[tuple(indices)])
 
 
-_OURS = {("add.out", COO.key): _add_out, ("sparse_mask", COO.key): _sparse_mask}
+_OURS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("add.out", COO.key): _add_out,
+    ("sparse_mask", COO.key): _sparse_mask,
+}
 
 
-def _host_kernel(overload: Callable[[str], Any], name: str) -> Callable[..., Any]:
+def _deferred(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """A kernel that is made when it is first called: there are 300, and an import should not look at their schemas."""
+    made: list[Callable[..., Any]] = []
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        return _on_host(overload(name), *args, **kwargs)
+        if not made:
+            made.append(make())
+        return made[0](*args, **kwargs)
 
     return kernel
+
+
+def _kernel(overload: Callable[[str], Any], name: str, family: Family) -> Callable[..., Any]:
+    ours = _OURS.get((name, family.key))
+    if ours is not None:
+        return ours
+    if name in family.reads_memory:
+        return _deferred(lambda: partial(_on_host, overload(name)))
+    return _deferred(lambda: generic_kernel(overload(name), family.cpu_key))
 
 
 def register_sparse(overload: Callable[[str], Any]) -> list[torch.library.Library]:
@@ -242,11 +260,7 @@ def register_sparse(overload: Callable[[str], Any]) -> list[torch.library.Librar
         for full_name in torch._C._dispatch_get_registrations_for_dispatch_key(family.cpu_key):
             name = full_name.removeprefix("aten::")
             if full_name.startswith("aten::"):
-                kernel = _OURS.get((name, family.key))
-                if kernel is None and name in family.reads_memory:
-                    kernel = _host_kernel(overload, name)
-                kernel = kernel or generic_kernel(overload(name), family.cpu_key)
-                library.m.impl(name, family.key, kernel, False)  # type: ignore[union-attr]
+                library.m.impl(name, family.key, _kernel(overload, name, family), False)  # type: ignore[union-attr]
         rest = torch.library.Library("_", "IMPL")
         rest.fallback(_on_host, family.key)
         libraries += [library, rest]

@@ -19,9 +19,11 @@ from torchport.lazy import active
 from torchport.lazy.attention import fused_sdp_choice
 from torchport.lazy.reading import host_tensor
 from torchport.lazy.recording import cut_if_due, read, upload, with_bits, write
+from torchport.lazy.schema import describe
 from torchport.lazy.source import user_location
 from torchport.lazy.tensor import dense_shape, is_dense, lazy_tensor_of, new_strided, new_tensor
 from torchport.lazy.trace import LOCK
+from torchport.lazy.write_probe import is_aliased, is_expanded, probe_writes
 
 aten = torch.ops.aten
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -91,6 +93,8 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         self.copy_(_to_host(src))
         return self
     with LOCK:
+        if is_expanded(self) or (is_aliased((src,), self) and not self.numel() == src.numel() == 1):
+            probe_writes(describe(aten.copy_.default), (self, src), {})
         if src.device.type != active.device_type:
             if self.numel() == 0:
                 src.expand(self.shape)
@@ -131,7 +135,12 @@ def _broadcast(value: Value, sizes: tuple[int, ...], target: tuple[int, ...]) ->
 
 
 def _check_broadcast(src: torch.Tensor, self: torch.Tensor) -> None:
-    torch.empty_strided(self.shape, self.stride(), device="meta").copy_(torch.empty(src.shape, device="meta"))
+    try:
+        torch.empty(self.shape, device="meta").copy_(torch.empty(src.shape, device="meta"))
+    except RuntimeError:
+        # The CPU's text; it looks at the sizes before it touches memory.
+        torch.empty(self.shape).copy_(torch.empty(src.shape))
+        raise
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -174,6 +183,9 @@ def to_copy(
 
 
 def _like(tensor: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format | None) -> Shape:
+    own = Shape(dtype, tuple(tensor.shape), tensor.stride())
+    if memory_format in (None, torch.preserve_format) and tensor.numel() and is_dense(own):
+        return own
     # The two differ for tensors without elements, where the CPU's layout costs nothing to ask for.
     device = "meta" if tensor.numel() else "cpu"
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
@@ -206,7 +218,10 @@ def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = Non
 
 def fill_scalar(self: torch.Tensor, value: bool | int | float | complex) -> torch.Tensor:
     """``aten::fill_.Scalar``: new contents that do not depend on the old ones."""
-    _check_overlap(self)
+    if is_expanded(self):
+        probe_writes(describe(aten.fill_.Scalar), (self, value), {})
+    if type(value) in (int, float) and not self.dtype.is_floating_point and not self.dtype.is_complex:
+        torch.empty((), dtype=self.dtype).fill_(value)  # eager's error for a number that the dtype cannot hold
     with LOCK:
         sizes = tuple(self.shape)
         call = _full_call(sizes, self.dtype, type(value))
@@ -234,15 +249,6 @@ def _full_call(sizes: tuple[int, ...], dtype: torch.dtype, kind: type) -> Call:
 _full_calls: dict[Any, Call] = {}
 
 
-def _check_overlap(tensor: torch.Tensor) -> None:
-    torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta").zero_()
-    if tensor.numel() and any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
-
-
 def local_scalar_dense(self: torch.Tensor) -> Any:
     """``aten::_local_scalar_dense``: ``.item()`` and its kin."""
     return _to_host(self).item()
@@ -252,8 +258,6 @@ def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     """``aten::equal``."""
     if self.shape != other.shape:
         return False
-    if self.dtype is not other.dtype:
-        raise RuntimeError(f"Expected object of data type {self.dtype} but got data type {other.dtype} for argument #2")
     return bool(torch.eq(self, other).all().item())
 
 

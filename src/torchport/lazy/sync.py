@@ -125,9 +125,7 @@ def _live_results(
     # Random numbers are drawn once, so what draws them runs now, wanted or not.
     if trace.has_random or getattr(should_sync, "__func__", None) is BackendImplInterface.should_sync_tensor:
         should_sync = None  # type: ignore[assignment]
-    results: list[Value] = []
-    holders: list[list[LazyTensor]] = []
-    position: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int], tuple[Value, list[LazyTensor]]] = {}
     held: list[LazyTensor] = []
     for reference in trace.written:
         tensor = reference()
@@ -140,14 +138,14 @@ def _live_results(
         if should_sync is not None and not should_sync(tensor):
             held.append(tensor)
             continue
-        key = (value.node.id, value.index)
-        at = position.get(key)
-        if at is None:
-            position[key] = len(results)
-            results.append(value)
-            holders.append([tensor])
+        entry = found.get(key := (value.node.id, value.index))
+        if entry is None:
+            found[key] = value, [tensor]
         else:
-            holders[at].append(tensor)
+            entry[1].append(tensor)
+    # In the order of the trace, not in that of first writes: which tensor was there first is not part of a program.
+    ordered = [found[key] for key in sorted(found)]
+    results, holders = [value for value, _ in ordered], [tensors for _, tensors in ordered]
     return results, holders, held
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchport.ir.inference import fill_benignly
+from torchport.ir.inference import fill_benignly, has_mask, is_missing_kernel
 from torchport.lazy.reading import view_of_storage
 from torchport.lazy.recording import layout_of
 from torchport.lazy.schema import Operator
@@ -44,7 +44,7 @@ def probe_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     outs = [m.name for m in info.mutations if m.is_out and not m.is_list]
     # The cells that a mask selects depend on its values; there only the meta kernel can tell.
-    masked = not outs and any(t.dtype in (torch.bool, torch.uint8) for t in tensors)
+    masked = not outs and has_mask(info.op, args)
     small = sum(t.untyped_storage().nbytes() for t in tensors) <= _PROBE_LIMIT_BYTES
     try:
         if masked or not small:
@@ -52,7 +52,7 @@ def probe_writes(info: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             return {}
         found = _run(info, args, kwargs, "cpu")
     except NotImplementedError as error:
-        if "not implemented for" in str(error):  # not for this dtype, in eager's words
+        if not is_missing_kernel(error):
             raise
         return {}  # no kernel: what the functional form accepts is accepted
     except Exception as error:
@@ -124,6 +124,15 @@ class Stand:
         if x.is_conj():
             stand = torch._conj(stand)
         return torch._neg_view(stand) if x.is_neg() else stand
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether elements of a tensor are one in memory because of a stride of zero, which eager does not write to."""
+    return (
+        0 in tensor.stride()
+        and tensor.numel() > 0
+        and any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    )
 
 
 def is_aliased(args: tuple[Any, ...], target: Any) -> bool:

@@ -109,7 +109,9 @@ def compare(
     for path, w, g in pairs:
         assert type(w) is type(g), f"{path}: {type(w)} wanted, got {type(g)}"
         if isinstance(w, torch.Tensor):
-            assert metadata(w, strides) == metadata(g, strides), f"metadata of {path}"
+            assert metadata(w, strides) == metadata(g, strides), (
+                f"metadata of {path}: {metadata(w, strides)} wanted, got {metadata(g, strides)}"
+            )
             assert not on_device or g.device.type == torch.device(D).type, f"{path} is on {g.device}"
     assert shared_storages([w for _, w, _ in pairs]) == shared_storages([g for _, _, g in pairs]), (
         "who shares a storage"
@@ -119,7 +121,7 @@ def compare(
             if isinstance(w, torch.Tensor):
                 g = g.detach().cpu()
             elif not isinstance(w, float):
-                assert w == g, f"at {path}"
+                assert w == g, f"at {path}: {w!r} wanted, got {g!r}"
                 continue
             torch.testing.assert_close(g, w, rtol=rtol, atol=atol, equal_nan=True, msg=_message(path))
 

@@ -172,3 +172,29 @@ def test_shifts_in_place_are_no_fallback() -> None:
 def test_is_set_to_compares_places_and_not_copies() -> None:
     x = torch.arange(4, device=D)
     assert [True, False, False] == [x.is_set_to(y) for y in (x.detach(), x.clone(), x[:2])]
+
+
+@pytest.mark.parametrize(
+    "name", ["fmod", "remainder", "copysign", "bitwise_left_shift", "special.zeta", "special.xlog1py"]
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("sizes", [(3,), ()], ids=["dimensions", "none"])
+def test_a_number_for_a_tensor_into_out(name: str, dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
+    function = torch
+    for part in name.split("."):
+        function = getattr(function, part)
+    number = 2 if "shift" in name else 0.3
+    found: list[Any] = []
+    for device in ("cpu", D):
+        x = (torch.arange(3)[: sizes[0] if sizes else 1].reshape(sizes) + 7).to(dtype).to(device)
+        try:
+            wanted = function(x.cpu(), number).dtype  # type: ignore[operator]
+            out = function(x, number, out=torch.empty(0, dtype=wanted, device=device))  # type: ignore[operator]
+            found.append(out.cpu())
+        except RuntimeError as error:
+            found.append(str(error))
+    assert type(found[0]) is type(found[1]), found
+    if isinstance(found[0], str):
+        assert found[0] == found[1]
+    else:
+        torch.testing.assert_close(found[1], found[0], equal_nan=True)

@@ -82,6 +82,13 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
+def reinterpreted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``aten.view.dtype`` of any value: it asks for a layout, and only the elements matter, in row-major order."""
+    if x.dtype.itemsize != dtype.itemsize and not (x.is_contiguous() and x.storage_offset() == 0):
+        x = x.clone(memory_format=torch.contiguous_format)
+    return x.view(dtype)
+
+
 def laid_out(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     """The tensor in the layout that the trace saw, or what it comes to for the tensor's sizes."""
     if any(shape.symbolic):

@@ -13,7 +13,12 @@ from torch._ops import OpOverload
 from torchport.backends.interpreter.aliasing import declared_aliases, may_alias
 from torchport.backends.interpreter.bindings import fastest, reaches
 from torchport.backends.interpreter.in_place import twin
-from torchport.backends.interpreter.layout import as_strided_in, as_strided_scatter_in, operands_laid_out
+from torchport.backends.interpreter.layout import (
+    as_strided_in,
+    as_strided_scatter_in,
+    operands_laid_out,
+    reinterpreted,
+)
 from torchport.backends.interpreter.randomness import (
     cpu_native_dropout,
     fill_overload,
@@ -141,6 +146,8 @@ def lower_call(call: Call, device: torch.device, generator: torch.Generator) -> 
         return Step(_nothing, short, call.args, aliases=((0,),), identity=(0,))
     if name in _RESHAPES:
         return Step(torch.reshape, "reshape", call.args[:2], aliases=((0,),))
+    if name == "aten::view.dtype":
+        return Step(reinterpreted, "reinterpreted", call.args, aliases=((0,),))
     if name in ("aten::as_strided", "aten::as_strided_copy"):
         return Step(as_strided_in(call.inputs[0]), "as_strided", call.args, call.kwargs, aliases=((0,),))
     if name == "aten::as_strided_scatter":

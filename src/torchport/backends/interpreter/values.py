@@ -113,16 +113,13 @@ class Values:
 
         The first operand must have the output's dtype, sizes and strides (so nothing is promoted, broadcast or left in
         another layout) and no two elements in one place. Random numbers are drawn in the order of the layout that the
-        call names, so that must be the operand's own.
+        trace saw, which is not always the one that a value has here, so they fill new memory.
         """
         step = self.steps[node]
-        if step is None or step.in_place is None or not self._writes_first_argument(node, step):
+        if step is None or step.in_place is None or step.is_random or not self._writes_first_argument(node, step):
             return False
-        seen = self.graph.nodes[node].call.inputs
-        for i, (target, out) in enumerate(self.written(node)):
+        for target, out in self.written(node):
             shape = self.shapes[target]
-            if step.is_random and shape is not seen[i]:
-                return False
             if shape is None or shape is not self.shapes[out] or self.is_dynamic[target] or self.is_dynamic[out]:
                 return False
             if True in shape.symbolic or not is_dense(shape):

@@ -1,0 +1,79 @@
+"""Programs that failed once, as the sweep printed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: F401 - what is pasted here may use it
+
+from programs.execution import check_program, refused
+
+
+def test_a_foreach_write_moves_version_counters() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t0 = torch.tensor([2.0, -0.5], device=D)
+        t1 = t0 * 2
+        torch._foreach_mul_([t0, t1], 2.0)
+        return [t0, t1, t0._version, t1._version]
+
+    check_program(program)
+
+
+def test_a_sum_is_computed_in_the_dtype_that_it_is_given_to_fill() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t0 = torch.arange(0, 4, device=D) % 2 == 0
+        t1 = t0.clone()
+        torch.sum(t1, 0, out=t0)
+        return [t0]
+
+    check_program(program)
+
+
+def test_a_copy_into_an_expanded_tensor_is_refused() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t2 = torch.arange(0, 1, 0.5, device=D)
+        t11 = torch.zeros([2], dtype=torch.int64, device=D)
+        with refused() as e_t0:
+            t2.expand([3, -1]).copy_(t11)
+        return [t2, e_t0]
+
+    check_program(program)
+
+
+def test_a_fill_of_an_expanded_tensor_is_taken() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t4 = torch.tensor(2.0, device=D)
+        t4.expand([2]).fill_(-1.0)
+        return [t4]
+
+    check_program(program)
+
+
+def test_a_number_that_a_dtype_cannot_hold_is_refused_at_once() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t0 = torch.arange(0, 4, device=D).to(torch.uint8)
+        with refused() as e_t0:
+            t0.fill_(-2.0)
+        return [t0, e_t0]
+
+    check_program(program)
+
+
+def test_a_conversion_keeps_the_strides_of_a_view() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t5 = torch.arange(1, 3, device=D).to(torch.float16).reshape([1, 2])
+        return [t5.unfold(1, 2, 1).swapaxes(-3, 2).float()]
+
+    check_program(program)
+
+
+def test_random_numbers_go_into_a_transposed_view_in_its_order() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t0 = torch.empty_strided([3, 2], [1, 3], device=D).fill_(0.5)
+        t1 = torch.ones_like(t0)
+        t1.T.random_(0, 5)
+        t0.T.bernoulli_(0.5)
+        return [t0, t1]
+
+    check_program(program)
