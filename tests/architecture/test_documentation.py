@@ -19,7 +19,7 @@ SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTIL
 CLASSES = {
     name: cls
     for name, cls in inspect.getmembers(errors, inspect.isclass)
-    if cls.__module__ == errors.__name__ and issubclass(cls, BaseException)
+    if name in errors.__all__ and issubclass(cls, BaseException)
 }
 
 

@@ -50,8 +50,8 @@ class Program:
         if missing:
             lines = "".join(f"\n  {m}" for m in missing)
             raise UnsupportedOperationError(
-                f"{len(missing)} operators do not run in numpy:{lines}\nLower the module to a backend that has them, or "
-                "run it where PyTorch is."
+                f"{len(missing)} operators do not run in numpy:{lines}\nLower the module to a backend that has them, "
+                "or run it where PyTorch is."
             )
         slot: dict[tuple[int, int], int] = {(id(n), 0): i for i, n in enumerate(graph.parameters)}
         self._inputs = len(slot)

@@ -32,7 +32,9 @@ def _sum(x: Array, dims: Any = None, keepdim: bool = False, dtype: DType | None 
 
 def _mean(x: Array, dims: Any = None, keepdim: bool = False, dtype: DType | None = None) -> Any:
     result = numpy_dtype(dtype.name) if dtype else x.dtype
-    return np.mean(_wide(x), _axes(x, dims), keepdims=keepdim).astype(result)
+    axes = _axes(x, dims)
+    count = int(np.prod([x.shape[a] for a in axes]))
+    return (np.sum(_wide(x), axes, keepdims=keepdim) / (count or np.nan)).astype(result)
 
 
 def _prod(x: Array, dims: Any = None, keepdim: bool = False, dtype: DType | None = None) -> Any:
@@ -44,6 +46,8 @@ def _variance(x: Array, dims: Any = None, correction: Any = 1, keepdim: bool = F
     axes = _axes(x, dims)
     wide = _wide(x)
     count = int(np.prod([x.shape[a] for a in axes]))
+    if not count:
+        return np.sum(x, axes, keepdims=keepdim).real * np.nan
     centred = np.abs(wide - np.mean(wide, axes, keepdims=True)) ** 2
     freedom = np.asarray(max(count - (1 if correction is None else correction), 0), centred.dtype)
     found: Any = np.sum(centred, axes, keepdims=keepdim) / freedom

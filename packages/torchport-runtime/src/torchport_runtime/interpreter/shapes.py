@@ -13,7 +13,7 @@ from torchport_runtime.plain import DType
 Function = Callable[..., Any]
 
 
-def _reshape(x: Array, sizes: Sequence[int]) -> Any:
+def _reshape(x: Array, sizes: Sequence[int], strides: Sequence[int] = ()) -> Any:
     return x.reshape(tuple(sizes))
 
 
