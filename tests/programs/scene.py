@@ -6,6 +6,7 @@ live, dims that they have, indices that are within. That is what makes nine of t
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -224,6 +225,9 @@ class Scene:
         if refused:
             error = f"e_{self._prefix}{self._errors}"
             self._errors += 1
+            # Eager may count a write before it refuses it.
+            named = [t for n, t in self.tensors.items() if re.search(rf"\b{n}\b", source)]
+            self.unversioned |= {t.untyped_storage()._cdata for t in named}
         self.statements.append(Statement(family, name, source, error))
 
     def program(self, threads: tuple[Program, ...] = ()) -> Program:

@@ -108,11 +108,19 @@ class Stand:
     def __init__(self, device: str, benign: bool) -> None:
         self.device, self.benign = device, benign
         self.storages: dict[int, torch.Tensor] = {}
+        # One tensor given twice is one tensor here: eager asks whether ``out`` is an operand itself.
+        self._made: dict[int, torch.Tensor] = {}
 
     def convert(self, x: Any) -> Any:
         """The argument with its tensors replaced."""
         if not isinstance(x, torch.Tensor):
             return [self.convert(y) for y in x] if isinstance(x, (list, tuple)) else x
+        made = self._made.get(id(x))
+        if made is None:
+            made = self._made[id(x)] = self._convert(x)
+        return made
+
+    def _convert(self, x: torch.Tensor) -> torch.Tensor:
         storage = x.untyped_storage()
         flat = self.storages.get(storage._cdata)
         if flat is None:

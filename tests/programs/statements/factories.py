@@ -64,7 +64,7 @@ def ranges(scene: Scene) -> None:
             f"torch.arange({n}, device=D)",
             f"torch.tril_indices({n}, {n}, device=D)",
             f"torch.zeros({4 * n}, device=D).as_strided([2, {n}], [{n + 1}, 1], 1)",
-            f"torch.empty_strided([{n}, 2], [1, {n}], device=D).fill_({scene.number()})",
+            f"torch.empty_strided([{n + 1}, 2], [1, {n + 1}], device=D).fill_({scene.number()})",
             f"torch.ones({n}, 2, 1, 2, device=D).to(memory_format=torch.channels_last)",
         )
     )

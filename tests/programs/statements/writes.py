@@ -102,6 +102,8 @@ def copied(scene: Scene) -> None:
     """The contents of another tensor, converted."""
     x, t = target(scene)
     y = broadcast_source(scene, t, lambda s: fits(s, t.dtype) and is_defined(t, s))
+    if not t.numel() and scene[y].requires_grad:
+        raise Unavailable  # eager gives the nothing that is written a history, also of whole numbers
     if t.numel() == 1 and shares_storage(t, scene[y]):
         raise Unavailable  # eager takes the element itself from ``x[None] = y`` and refuses it from ``copy_``
     if x.endswith("]") and scene.once_in(2):
