@@ -364,3 +364,22 @@ def test_evaluation_between_epochs_compiles_once() -> None:
             task.loss().item()
 
     warm_then_count(epoch, warm_up=2, steps=3)
+
+
+def test_results_that_are_written_in_another_order_compile_nothing() -> None:
+    x = data(D, 4)
+
+    def program(order: tuple[int, int]) -> list[torch.Tensor]:
+        written = [torch.empty(4, device=D) for _ in order]
+        torchport.sync()
+        values = [x + 1, x * 2]
+        for i in order:
+            written[i].copy_(values[i])  # no operation: both are the same value then
+        del values
+        torchport.sync()
+        return written
+
+    wanted = program((0, 1))
+    with no_compile():
+        found = program((1, 0))
+    torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in wanted])
