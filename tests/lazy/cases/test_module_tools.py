@@ -252,9 +252,9 @@ def test_an_encoder_in_evaluation_gives_zeros_for_padding(padding: str, norm: bo
         with torch.no_grad():
             return encoder(data(device, 2, 5, 8), src_key_padding_mask=mask)
 
-    torchport.metrics.reset()
+    before = torchport.executed_fallback_ops()
     compare(program("cpu"), program(DEVICE))
-    assert {} == torchport.executed_fallback_ops()
+    assert before == torchport.executed_fallback_ops()
 
 
 def test_a_pickled_module_comes_back_on_the_device() -> None:
