@@ -149,8 +149,8 @@ def cpu_as_an_accelerator() -> Iterator[None]:
         yield
 
 
-def _with_cpu(listed: Callable[..., list[str]], *args: Any) -> list[str]:
-    return [*listed(*args), "cpu"]
+def _with_cpu(listed: Callable[..., list[str]], *args: Any, **kwargs: Any) -> list[str]:
+    return [*listed(*args, **kwargs), "cpu"]
 
 
 def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any], device: str) -> Outcome:

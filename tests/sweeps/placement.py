@@ -14,6 +14,7 @@ class Placement:
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
         self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._originals: list[torch.UntypedStorage] = []  # kept, so that no later one has the address of an earlier
 
     def place(self, x: Any) -> Any:
         """The pytree with its tensors copied, and with this device wherever it names the CPU."""
@@ -39,6 +40,7 @@ class Placement:
         storage = tensor.untyped_storage()
         key = (storage._cdata, tensor.dtype)
         if key not in self._storages:
+            self._originals.append(storage)
             if _is_whole(tensor):
                 # In its own shape, as tensors usually are; anything that shares the storage views it.
                 bits = tensor.conj() if tensor.is_conj() else tensor

@@ -14,6 +14,7 @@ import torch
 
 import torchport
 from sweeps.comparison import assert_same_values, layout_difference, metadata_difference, on_cpu
+from sweeps.modes import tensors_of
 from sweeps.records import SampleRecord, Status
 from sweeps.reference import as_near
 from torchport.config import settings
@@ -85,13 +86,20 @@ def _judge(record: SampleRecord, wanted: Outcome, got: Outcome, exact: Program |
             try:
                 assert_same_values(on_cpu(w[name]), on_cpu(g[name]))
             except AssertionError as error:
-                rounding = exact and as_near(getattr(_seeded(exact), place)[name], w[name], g[name])
+                rounding = exact and _rounding(getattr(_seeded(exact), place)[name], w[name], g[name])
                 if not rounding:
                     record.status, record.error = Status.WRONG, _named(name, _text(error))
                     return
                 record.rounding = _named(name, rounding)
             if difference := metadata_difference(w[name], g[name], device):
                 record.status, record.error = Status.META, _named(name, difference)
+
+
+def _rounding(exact: Any, wanted: Any, got: Any) -> str:
+    """How far both are from the exact results, if the device is as near to them as the CPU; else nothing."""
+    for e, w in zip(tensors_of(exact), tensors_of(wanted), strict=True):
+        assert_same_values(e, w.to(e.dtype), loosely=True)  # or it is no reference
+    return as_near(exact, wanted, got)
 
 
 def _named(name: str, difference: str) -> str:

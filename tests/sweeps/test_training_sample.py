@@ -19,6 +19,8 @@ from sweeps.records import OpResult, SampleRecord, Status
 from sweeps.suites import MODULES, OPTIMIZERS_SUITE, SCHEDULERS_SUITE, SUITES, Suite
 
 SAMPLES = {"modules": 2, "optimizers": 2, "schedulers": 1}
+REFUSED = {("Adamax", "differentiable"), ("Rprop", "differentiable")}
+"""What the CPU itself cannot do with any input: these write to what their own derivative needs."""
 LBFGS_SAMPLES = 1  # each of its steps may be twenty
 
 
@@ -41,7 +43,8 @@ def check(suite: Suite, subject: Any, mode: str) -> None:
     # That a listed failure is still there is for the whole sweep to say: it need not show on every input.
     unexpected = [f"{f.kind}: {f.text}" for f in suite.judge([result]).unexpected]
     assert [] == unexpected
-    assert {Status.PASS, Status.COMPILES, Status.SKIP} >= {r.status for r in records}
+    refused = {r.error for r in records if r.status is Status.SKIP}
+    assert (subject.name, mode) in REFUSED or len(refused) < len(records), refused
 
 
 @pytest.mark.parametrize(("info", "mode"), subjects(MODULES))
