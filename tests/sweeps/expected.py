@@ -77,7 +77,7 @@ class Finding:
     """One thing that a sweep found which is not as on the CPU.
 
     Attributes:
-        kind: ``failure``, ``fallback`` or ``layout``.
+        kind: ``failure``, ``fallback``, ``layout`` or ``reloading``.
         result: where.
         text: what.
         reason: why it is expected; empty if it is not.
@@ -117,10 +117,16 @@ def judge(
     failures: Iterable[Expectation] = FAILURES,
     fallbacks: Iterable[Expectation] = FALLBACKS,
     layouts: Iterable[Expectation] = LAYOUTS,
+    reloads: Iterable[Expectation] = (),
 ) -> Verdict:
     """Finds what is not as on the CPU, and what was expected not to be and is."""
     findings, needless = [], []
-    kinds = (("failure", tuple(failures)), ("fallback", tuple(fallbacks)), ("layout", tuple(layouts)))
+    kinds = (
+        ("failure", tuple(failures)),
+        ("fallback", tuple(fallbacks)),
+        ("layout", tuple(layouts)),
+        ("reloading", tuple(reloads)),
+    )
     for result in results:
         if result.status is Status.SKIP:
             continue
@@ -128,6 +134,7 @@ def judge(
             "failure": f"{result.status}: {result.error}" if result.failed else "",
             "fallback": ", ".join(f"{name} ×{n}" for name, n in result.fallbacks.items()),
             "layout": result.layout,
+            "reloading": result.reloading,
         }
         for kind, expected in kinds:
             reason = next((e.reason for e in expected if e.covers(result)), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +12,11 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.rnn import PackedSequence
 
 from sweeps.modes import cotangent, tensors_of
+from sweeps.module_modes import MODULE_MODES, ModuleMode
 from sweeps.placement import Placement
 from sweeps.programs import Outcome, Program, compared, spread
 from sweeps.records import SampleRecord
 from sweeps.reference import precise
-
-TRAIN, EVAL = "train", "eval"
 
 
 def run_module(
@@ -30,33 +28,30 @@ def run_module(
     ended: Callable[[SampleRecord], None],
 ) -> None:
     """Runs up to ``limit`` of the database's inputs of a module; calls ``started`` before each, ``ended`` after it."""
-    torch.manual_seed(0)
-    inputs = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=mode == TRAIN)
-    for index, module_input in spread(list(inputs), limit):
+    way = MODULE_MODES[mode]
+    for index, module_input in spread(way.inputs(info, dtype), limit):
         started(index)
-        program, exact = (module_program(info.module_cls, module_input, mode, d) for d in (dtype, torch.float64))
+        program, exact = (module_program(info.module_cls, module_input, way, d) for d in (dtype, torch.float64))
         ended(compared(index, program, exact))
 
 
-def module_program(module_class: type[nn.Module], module_input: Any, mode: str, dtype: torch.dtype) -> Program:
+def module_program(module_class: type[nn.Module], module_input: Any, way: ModuleMode, dtype: torch.dtype) -> Program:
     """The program that makes the module, uses it, and saves and loads its state."""
 
     def made(device: str, seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        arguments = copy.deepcopy(module_input.constructor_input)
-        module = module_class(*arguments.args, **arguments.kwargs)
-        return module.to(device, dtype).train(mode == TRAIN)
+        return way.make(module_class, module_input.constructor_input, device, dtype)
 
     def program(device: str) -> Outcome:
         module = made(device, seed=1)
         placement = Placement(device)
         forward = module_input.forward_input
-        args = [_placed(placement, a, dtype) for a in forward.args]
-        kwargs = {k: _placed(placement, v, dtype) for k, v in forward.kwargs.items()}
+        args = [_placed(placement, way.arranged(a), dtype) for a in forward.args]
+        kwargs = {k: _placed(placement, way.arranged(v), dtype) for k, v in forward.kwargs.items()}
 
         def called(module: nn.Module, seed: int) -> Any:
             torch.manual_seed(seed)
-            return module(*args, **kwargs)
+            return module(*map(way.argument, args), **{k: way.argument(v) for k, v in kwargs.items()})
 
         outcome = Outcome()
         results = outcome.device
@@ -65,7 +60,8 @@ def module_program(module_class: type[nn.Module], module_input: Any, mode: str, 
         results["state after the forward"] = {k: v.clone() for k, v in module.state_dict().items()}
         differentiable = [t for t in tensors_of(_plain(output)) if t.requires_grad]
         if differentiable:
-            torch.autograd.backward(differentiable, [cotangent(t).to(device) for t in differentiable])
+            cotangents = [placement.place(way.arrange(cotangent(t))) for t in differentiable]
+            torch.autograd.backward(differentiable, cotangents)
         results["gradients of the inputs"] = [t.grad for t in tensors_of(_plain((args, kwargs))) if t.is_leaf]
         results["gradients of the parameters"] = {n: p.grad for n, p in module.named_parameters()}
         with torch.no_grad():  # some modules take another path where nothing is differentiated

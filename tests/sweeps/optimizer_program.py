@@ -1,4 +1,4 @@
-"""What the sweep does with an optimizer: ten steps, with its state saved and loaded between the fifth and the sixth."""
+"""What the sweep does with an optimizer: ten steps, and the last five again from a state that was saved and loaded."""
 
 from __future__ import annotations
 
@@ -155,9 +155,33 @@ def _with_cpu(listed: Callable[..., list[str]], *args: Any, **kwargs: Any) -> li
 
 def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any], device: str) -> Outcome:
     kind = "sparse" if mode == "sparse" else "matrices" if info.name == "Muon" else "dense"
+
+    def make(parameters: list[nn.Parameter]) -> Any:
+        return info.optim_cls(parameters, **copy.deepcopy(keywords))
+
     task = make_task(device, dtype, kind)
-    optimizer = info.optim_cls(task.parameters, **copy.deepcopy(keywords))
-    outcome, losses, counter = Outcome(), [], CompileCounter()
+    optimizer = make(task.parameters)
+    losses, compiles = _steps(SAVED_AFTER, task, optimizer, info.step_requires_closure)
+    again = reloaded(make, task, optimizer, make_task(device, dtype, kind))
+    torchport.sync()
+    for into, more in zip(
+        (losses, compiles),
+        _steps(STEPS - SAVED_AFTER, task, optimizer, info.step_requires_closure),
+        strict=True,
+    ):
+        into.extend(more)
+    outcome = Outcome(compiles=compiles)
+    losses_again, outcome.compiles_after_loading = _steps(STEPS - SAVED_AFTER, *again, info.step_requires_closure)
+    for suffix, values, (of, by) in (("", losses, (task, optimizer)), (" after loading", losses_again, again)):
+        outcome.device["losses" + suffix] = values
+        outcome.device["parameters" + suffix] = [p.detach() for p in of.parameters]
+        # A counter of steps is where the implementation wants it.
+        outcome.host["state" + suffix] = _on_host([by.state[p] for p in of.parameters])
+    return outcome
+
+
+def _steps(count: int, task: Task, optimizer: Any, with_closure: bool) -> tuple[list[torch.Tensor], list[int]]:
+    """Does so many steps; gives the loss of each, and how many graphs it compiled."""
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -165,25 +189,17 @@ def _trained(info: Any, mode: str, dtype: torch.dtype, keywords: dict[str, Any],
         loss.backward()
         return loss
 
-    for step in range(STEPS):
-        if info.step_requires_closure:
+    losses, compiles, counter = [], [], CompileCounter()
+    for _ in range(count):
+        if with_closure:
             loss = optimizer.step(closure)
         else:
             loss = closure()
             optimizer.step()
         torchport.sync()
         losses.append(loss.detach())
-        outcome.compiles.append(counter.since())
-        if step == SAVED_AFTER - 1:
-            make = partial(info.optim_cls, **copy.deepcopy(keywords))
-            task, optimizer = reloaded(make, task, optimizer, make_task(device, dtype, kind))
-            torchport.sync()
-            counter.since()
-    outcome.device["losses"] = losses
-    outcome.device["parameters"] = [p.detach() for p in task.parameters]
-    # A counter of steps is where the implementation wants it.
-    outcome.host["state"] = _on_host([optimizer.state[p] for p in task.parameters])
-    return outcome
+        compiles.append(counter.since())
+    return losses, compiles
 
 
 def reloaded(make: Callable[..., Any], task: Task, optimizer: Any, fresh: Task) -> tuple[Task, Any]:

@@ -30,11 +30,13 @@ class Outcome:
         device: its results on the device that it ran on, by name.
         host: those that are on the CPU whatever the device.
         compiles: how many graphs each of its steps compiled; nothing where a program has no steps.
+        compiles_after_loading: the same of steps that go on from a state that was saved and loaded.
     """
 
     device: dict[str, Any] = field(default_factory=dict)
     host: dict[str, Any] = field(default_factory=dict)
     compiles: list[int] = field(default_factory=list)
+    compiles_after_loading: list[int] = field(default_factory=list)
 
 
 Program = Callable[[str], Outcome]
@@ -61,8 +63,11 @@ def compared(index: int, program: Program, exact: Program | None = None, settled
             record.status, record.error = Status.EXCEPTION, _text(error)
         after = torchport.executed_fallback_ops()
         record.fallbacks = {k: n - before.get(k, 0) for k, n in after.items() if n > before.get(k, 0)}
-        if record.status is Status.PASS and any(got.compiles[settled_after:]):
-            record.status, record.error = Status.COMPILES, f"graphs compiled by each step: {got.compiles}"
+        if record.status is Status.PASS:
+            if any(got.compiles[settled_after:]):
+                record.status, record.error = Status.COMPILES, f"graphs compiled by each step: {got.compiles}"
+            if any(got.compiles_after_loading):
+                record.reloading = f"graphs compiled by each step after loading: {got.compiles_after_loading}"
         return record
 
 

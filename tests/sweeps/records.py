@@ -46,6 +46,7 @@ class SampleRecord:
         fallbacks: the operators that ran eagerly, and how often.
         layout: how strides, storage offsets, conjugate bits or shared storages differ from eager's; empty if equal.
         rounding: how far the device and the CPU are from the exact result, where they differ and neither is nearer.
+        reloading: what is compiled where a program goes on from what it saved, although it was compiled before.
         random: the CPU itself gives other values each time, so values were not compared.
         same_random: whether they were the CPU's all the same, under the same seed.
     """
@@ -56,6 +57,7 @@ class SampleRecord:
     fallbacks: dict[str, int] = field(default_factory=dict)
     layout: str = ""
     rounding: str = ""
+    reloading: str = ""
     random: bool = False
     same_random: bool = True
 
@@ -112,6 +114,11 @@ class OpResult:
     def layout(self) -> str:
         """The first difference of layout."""
         return next((s.layout for s in self.samples if s.layout), "")
+
+    @property
+    def reloading(self) -> str:
+        """The first note of what is compiled after a state was loaded."""
+        return next((s.reloading for s in self.samples if s.reloading), "")
 
     @property
     def rounding(self) -> str:

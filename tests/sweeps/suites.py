@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from sweeps.expected import Expectation, Verdict, judge
-from sweeps.module_program import EVAL, TRAIN, run_module
+from sweeps.module_modes import MODULE_MODES
+from sweeps.module_program import run_module
 from sweeps.more_modules import MORE_MODULES
 from sweeps.optimizer_program import IMPLEMENTATIONS, has_implementation, run_optimizer
 from sweeps.records import OpResult
@@ -48,12 +49,14 @@ def _in(*modes: str) -> frozenset[str]:
 
 
 _REALS = _in("float32", "float64")
-OPTIMIZER_FAILURES = (
+OPTIMIZER_RELOADS = (
     *(Expectation(name, _MOVED_STATE, modes=_in("default", "forloop", "foreach")) for name in ("ASGD", "NAdam")),
     *(
         Expectation(name, _WIDENED_STATE, modes=_in("capturable", "capturable-foreach"), dtypes=_in("float64"))
         for name in ("ASGD", "NAdam")
     ),
+)
+OPTIMIZER_FAILURES = (
     Expectation("RAdam", _SIXTH_STEP, modes=_in("forloop", "differentiable")),
     Expectation("Rprop", _MASK_READ, modes=_in("default", "forloop", "foreach"), dtypes=_REALS),
     Expectation("LBFGS", _LINE_SEARCH),
@@ -77,6 +80,7 @@ class Suite:
         supports: whether a subject has a dtype.
         failures: what cannot pass.
         fallbacks: what runs eagerly.
+        reloads: what is compiled anew after a state was loaded.
     """
 
     name: str
@@ -88,10 +92,11 @@ class Suite:
     supports: Callable[[Any, torch.dtype], bool] = lambda subject, dtype: True
     failures: tuple[Expectation, ...] = ()
     fallbacks: tuple[Expectation, ...] = ()
+    reloads: tuple[Expectation, ...] = ()
 
     def judge(self, results: list[OpResult]) -> Verdict:
         """The results, set against what is expected of this suite."""
-        return judge(results, self.failures, self.fallbacks, ())
+        return judge(results, self.failures, self.fallbacks, (), self.reloads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +115,10 @@ class SuiteSweep(Sweep):
 MODULES = Suite(
     "modules",
     sorted([*module_db, *MORE_MODULES], key=lambda info: info.name),
-    {TRAIN: "in training", EVAL: "in evaluation"},
+    {name: mode.text for name, mode in MODULE_MODES.items()},
     ("float32", "float64"),
     run_module,
+    lambda info, mode: bool(MODULE_MODES[mode].inputs(info, torch.float32)),
     supports=lambda info, dtype: dtype in info.dtypes,
 )
 OPTIMIZERS_SUITE = Suite(
@@ -134,6 +140,7 @@ OPTIMIZERS_SUITE = Suite(
     lambda info, dtype: not dtype.is_complex or info.supports_complex,
     OPTIMIZER_FAILURES,
     OPTIMIZER_FALLBACKS,
+    OPTIMIZER_RELOADS,
 )
 SCHEDULERS_SUITE = Suite(
     "schedulers",

@@ -157,11 +157,13 @@ def test_an_expected_failure_that_passes_is_an_error() -> None:
     assert judge([result("b", Status.PASS)], failures=expected).ok
 
 
-@pytest.mark.parametrize("kind", ["fallbacks", "layouts"])
-def test_a_fallback_and_another_layout_need_a_reason(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["fallbacks", "layouts", "reloads"])
+def test_whatever_else_is_found_needs_a_reason(kind: str) -> None:
     found = result("a", Status.PASS)
     if kind == "fallbacks":
         found.samples[0].fallbacks = {"aten::nonzero": 2}
+    elif kind == "reloads":
+        found.samples[0].reloading = "graphs compiled by each step after loading: [1]"
     else:
         found.samples[0].layout = "stride (1,) wanted, got (2,)"
     reason: dict[str, Any] = {kind: [Expectation("a", "cannot be")]}

@@ -22,10 +22,11 @@ TEXTS = {
         "forward; of each, values, metadata and layout."
     ),
     "optimizers": (
-        "Every `OptimizerInfo` of PyTorch's own test database, with all of its inputs: ten steps, and between the "
-        "fifth and the sixth the parameters and the optimizer's state are saved and loaded into fresh ones. Compared "
-        "with the CPU are losses, parameters and state; after the third step nothing may be compiled. (The CPU is put "
-        "on PyTorch's lists of devices that have capturable optimizers, and whose default is foreach.)"
+        "Every `OptimizerInfo` of PyTorch's own test database, with all of its inputs: ten steps, and the last five "
+        "once more, from parameters and an optimizer's state that were saved after the fifth and loaded into fresh "
+        "ones. Compared with the CPU are losses, parameters and state of both; after the third step, and after "
+        "loading, nothing may be compiled. (The CPU is put on PyTorch's lists of devices that have capturable "
+        "optimizers, and whose default is foreach.)"
     ),
     "schedulers": (
         "Every scheduler of `torch.optim.lr_scheduler`, and `swa_utils.SWALR`: ten steps, scheduler and optimizer "
@@ -33,8 +34,17 @@ TEXTS = {
         "nothing may be compiled."
     ),
 }
-COLUMNS = ("dtype", "all", "as on the CPU", "nothing compiled late", "with fallbacks", "no usable input")
-COLUMNS = (*COLUMNS, "inputs run", "seconds")
+COLUMNS = (
+    "dtype",
+    "all",
+    "as on the CPU",
+    "nothing compiled late",
+    "compiled after loading",
+    "with fallbacks",
+    "no usable input",
+    "inputs run",
+    "seconds",
+)
 
 
 def render_page(suites: list[tuple[Suite, list[Run]]]) -> str:
@@ -70,6 +80,7 @@ def _suite(lines: list[str], suite: Suite, runs: list[Run]) -> None:
             # The status of what is equal to the CPU in everything, and compiled after the third step.
             run.counts.get(Status.PASS, 0) + run.counts.get(Status.COMPILES, 0),
             run.counts.get(Status.PASS, 0),
+            kinds["reloading"],
             kinds["fallback"],
             run.counts.get(Status.SKIP, 0),
             sum(s.status is not Status.SKIP for r in run.results for s in r.samples),
@@ -101,12 +112,15 @@ def _suite(lines: list[str], suite: Suite, runs: list[Run]) -> None:
     refused: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         for result in run.results:
+            by_error: dict[str, list[str]] = {}
             for sample in result.samples:
                 if sample.status is Status.SKIP:
-                    refused.setdefault((result.name, sample.error), []).append(f"{run.name} {sample.index}")
+                    by_error.setdefault(sample.error, []).append(str(sample.index))
+            for error, indices in by_error.items():
+                refused.setdefault((result.name, error), []).append(f"{run.name} ({', '.join(indices)})")
     _section(
         lines,
         f"Inputs that the CPU itself refuses in {suite.name}",
-        ("name", "CPU's error", "in"),
+        ("name", "CPU's error", "in (which inputs)"),
         [(name, error, ", ".join(where)) for (name, error), where in sorted(refused.items())],
     )
