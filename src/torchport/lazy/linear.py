@@ -7,6 +7,7 @@ those of eager PyTorch, in its order of operands, so results are equal to the la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,24 @@ def _plan(input: Shape, grad: Shape, weight: Shape, mask: tuple[bool, bool, bool
     if mask[2]:
         grad_bias = _call(aten.sum.dim_IntList, (operand(0), (0,)), flat_grad)
     return _Plan(flatten_grad, flatten_input, grad_input, unflatten, transpose, grad_weight, grad_bias)
+
+
+def as_eager_folds(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``aten::linear`` by this kernel, which traces it whole; in parts where eager asks whether the weight is trained.
+
+    An input that is no matrix in memory eager copies into one if the weight requires a gradient; else it takes a batch
+    of products, which round in another way (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp). A graph does
+    not say which weights do.
+    """
+
+    def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if input.dim() < 3 or weight.dim() != 2 or not weight.requires_grad or input.is_contiguous():
+            return kernel(input, weight, bias)
+        rows = input.reshape(input.shape[:-1].numel(), input.shape[-1])
+        product = kernel(rows, weight).view(*input.shape[:-1], weight.shape[0])
+        return product if bias is None else product + bias
+
+    return linear
 
 
 def _conjugate(shape: Shape) -> Call:

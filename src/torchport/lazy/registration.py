@@ -23,7 +23,7 @@ from torchport.lazy import active
 from torchport.lazy.attention import scaled_dot_product_attention
 from torchport.lazy.autocast import register_autocast
 from torchport.lazy.kernels import make_kernel
-from torchport.lazy.linear import differentiable_linear_backward, linear_backward
+from torchport.lazy.linear import as_eager_folds, differentiable_linear_backward, linear_backward
 from torchport.lazy.padded_encoder import PADDED_KERNELS
 from torchport.lazy.recurrent import RECURRENT_KERNELS
 from torchport.lazy.sparse import register_sparse
@@ -144,8 +144,9 @@ _EXPLICIT_KERNELS = {
     "linear_backward": linear_backward,
 }
 
-# Composite operators that are traced whole, because a gradient formula for them as a whole exists.
-WHOLE_OPERATORS = ("linear",)
+# Composite operators that are traced whole, because a gradient formula for them as a whole exists, with what may
+# take them apart all the same.
+WHOLE_OPERATORS = {"linear": as_eager_folds}
 
 # Operators without a gradient formula that PyTorch takes apart on other devices than its own, in another rounding.
 _KERNEL_ON_CPU = ("mish_backward", "native_channel_shuffle")
@@ -204,8 +205,8 @@ def trace_whole(wanted: bool) -> None:
     """Registers the kernels of :data:`WHOLE_OPERATORS`, or leaves them to PyTorch, which takes them apart."""
     if wanted and not _whole:
         library = torch.library.Library("aten", "IMPL")
-        for name in WHOLE_OPERATORS:
-            library.m.impl(name, "PrivateUse1", _deferred_kernel(name), False)  # type: ignore[union-attr]
+        for name, unless in WHOLE_OPERATORS.items():
+            library.m.impl(name, "PrivateUse1", unless(_deferred_kernel(name)), False)  # type: ignore[union-attr]
         _whole.append(library)
     elif not wanted and _whole:
         _whole.pop()._destroy()
