@@ -11,6 +11,8 @@ import torch
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+import torchport
+from support.eager_backend import EagerTestBackend
 from torchport.config import SETTINGS, settings
 from torchport.ir.graph import Graph
 from torchport.ir.text import parse_graph, print_graph
@@ -32,6 +34,26 @@ torch.set_num_threads(1)
 
 # A program that an earlier run has left on the disk would hide a compile; tests of that cache name a folder.
 os.environ["TORCHPORT_CACHE_DIR"] = settings.cache_dir = "off"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--port-backend``: the tests of programs, such as ``tests/lazy/cases``, hold on every backend that computes."""
+    parser.addoption(
+        "--port-backend",
+        help="the backend that is active: 'eager', 'recorded' (both of the tests), or an installed one",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the backend active that ``--port-backend`` names."""
+    name = config.getoption("--port-backend")
+    if name is None:
+        return
+    if name == "eager":
+        torchport.register_backend(name, EagerTestBackend)
+    elif name == "recorded":
+        torchport.register_backend(name, torchport.RecordingBackend(EagerTestBackend()))
+    torchport.use(name)
 
 
 @pytest.fixture(autouse=True)

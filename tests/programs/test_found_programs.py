@@ -77,3 +77,22 @@ def test_random_numbers_go_into_a_transposed_view_in_its_order() -> None:
         return [t0, t1]
 
     check_program(program)
+
+
+def test_a_write_by_a_mask_that_overlaps_what_is_written_is_refused() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t4 = torch.zeros([1, 1, 2], dtype=torch.bool, device=D)
+        t12 = t4.select(0, 0)
+        with refused() as e_t0:
+            t12.unfold(0, 1, 3)[t12] = True
+        t5 = torch.arange(3, device=D)
+        with refused() as e_t1:
+            t5[1:][torch.tensor([True, True], device=D)] = t5[:2]
+        t5[1:][t5[:2] == 0] = t5[2:]
+        t4.view(2)[:1][t4.view(2)[1:]] = True
+        t6 = torch.tensor([True, False, True], device=D)
+        with refused() as e_t2:
+            t6[t6] = torch.tensor([False, True], device=D)
+        return [t4, t5, t6, e_t0, e_t1, e_t2]
+
+    check_program(program)

@@ -17,6 +17,7 @@ from torchport import metrics
 from torchport.backend import Shape, Value
 from torchport.ir.call import Call
 from torchport.ir.graph import Graph
+from torchport.ir.inference import has_mask
 from torchport.ir.node import Node
 from torchport.lazy import active, eager
 from torchport.lazy.compilation import run_graph
@@ -90,6 +91,8 @@ def _functional_kernel(info: Operator) -> Kernel:
                     entry = entries[key] = Entry(
                         Call(op), "it has no fake implementation, so its sizes are unknown", False
                     )
+            elif entry.range is not None:
+                entry.range.check(found[2])
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:
@@ -163,6 +166,9 @@ def _mutating_kernel(info: Operator) -> Kernel:
             key = tuple(found[0])
             entry = entries.get(key)
             aliased = (in_place and is_aliased(args, args[0])) or any(is_aliased(args, kwargs.get(n)) for n in outs)
+            if aliased and has_mask(op, args):
+                # Which cells are written, and whether eager minds, depends on the values.
+                return eager.run(op, args, kwargs, "", count=False)
             if entry is None:
                 inputs, keywords = _functional_arguments(info, functional_info, args, kwargs, outs)
                 try:
@@ -176,8 +182,11 @@ def _mutating_kernel(info: Operator) -> Kernel:
                 if aliased or in_place or (outs and not entry.dynamic):
                     entry.left = probe_writes(info, args, kwargs)
                 entries[key] = entry
-            elif aliased:
-                probe_writes(info, args, kwargs)
+            else:
+                if entry.range is not None:
+                    entry.range.check(found[2])
+                if aliased:
+                    probe_writes(info, args, kwargs)
             if entry.refusal:
                 return eager.run(op, args, kwargs, entry.refusal)
             if entry.dynamic:

@@ -18,6 +18,7 @@ from torchport.ir.call import Call, number, operand
 from torchport.ir.inference import DynamicOutput, infer
 from torchport.ir.node import Node
 from torchport.lazy import active
+from torchport.lazy.number_ranges import NumberRange
 from torchport.lazy.reading import write_unwritten
 from torchport.lazy.schema import Kind, Operator, undefaulted
 from torchport.lazy.source import user_location
@@ -43,9 +44,10 @@ class Entry:
         refusal: why the backend does not run it; empty when it does.
         dynamic: the shapes of its outputs when their sizes depend on values.
         left: how eager leaves the tensors given as ``out=``, by name.
+        range: which numbers eager takes; ``None`` where the call has none.
     """
 
-    __slots__ = ("bits", "call", "dynamic", "left", "plain", "refusal", "results")
+    __slots__ = ("bits", "call", "dynamic", "left", "plain", "range", "refusal", "results")
 
     def __init__(self, call: Call, refusal: str, dynamic: bool) -> None:
         self.call = call
@@ -55,6 +57,7 @@ class Entry:
         self.refusal = refusal
         self.dynamic = dynamic
         self.left: dict[str, Any] = {}
+        self.range: NumberRange | None = None
 
 
 Arguments = tuple[list[Any], list[Value], list[Any], list[Shape]]
@@ -342,7 +345,10 @@ def build_entry(
     refusal = "" if support else support.reason or "the backend does not support it"
     if call.is_random and not active.backend().capabilities.random:
         refusal = "the backend draws no random numbers"
-    return Entry(call, refusal, dynamic)
+    entry = Entry(call, refusal, dynamic)
+    if numbers:
+        entry.range = NumberRange(call)
+    return entry
 
 
 def record(call: Call, operands: list[Value], numbers: list[Any]) -> Node:

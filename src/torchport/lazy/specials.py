@@ -17,6 +17,7 @@ from torchport.backend import Shape, Value
 from torchport.ir.call import Call, number, operand
 from torchport.lazy import active
 from torchport.lazy.attention import fused_sdp_choice
+from torchport.lazy.number_ranges import check_fill
 from torchport.lazy.reading import host_tensor
 from torchport.lazy.recording import cut_if_due, read, upload, with_bits, write
 from torchport.lazy.schema import describe
@@ -220,8 +221,7 @@ def fill_scalar(self: torch.Tensor, value: bool | int | float | complex) -> torc
     """``aten::fill_.Scalar``: new contents that do not depend on the old ones."""
     if is_expanded(self):
         probe_writes(describe(aten.fill_.Scalar), (self, value), {})
-    if type(value) in (int, float) and not self.dtype.is_floating_point and not self.dtype.is_complex:
-        torch.empty((), dtype=self.dtype).fill_(value)  # eager's error for a number that the dtype cannot hold
+    check_fill(tuple(self.shape), self.dtype, value)
     with LOCK:
         sizes = tuple(self.shape)
         call = _full_call(sizes, self.dtype, type(value))

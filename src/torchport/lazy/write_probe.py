@@ -144,22 +144,19 @@ def is_expanded(tensor: torch.Tensor) -> bool:
 
 
 def is_aliased(args: tuple[Any, ...], target: Any) -> bool:
-    """Whether another operand shares the written tensor's storage in another layout: eager may refuse that."""
-    if not isinstance(target, torch.Tensor):
+    """Whether eager may refuse the write because of another operand in the written tensor's storage.
+
+    That is one in another layout, or an index: of those none may overlap what is written.
+    """
+    if not isinstance(target, torch.Tensor) or not target.numel():
         return False
     storage = target.untyped_storage()
     for a in args:
-        if (
-            isinstance(a, torch.Tensor)
-            and a is not target
-            and a.untyped_storage() is storage
-            and a.numel()
-            and target.numel()
-            and (
-                a.storage_offset() != target.storage_offset()
-                or a.stride() != target.stride()
-                or a.shape != target.shape
-            )
+        if isinstance(a, torch.Tensor):
+            if a is not target and a.untyped_storage() is storage and a.numel() and layout_of(a) != layout_of(target):
+                return True
+        elif isinstance(a, (list, tuple)) and any(
+            isinstance(t, torch.Tensor) and t.numel() and t.untyped_storage() is storage for t in a
         ):
             return True
     return False

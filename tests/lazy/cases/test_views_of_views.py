@@ -24,7 +24,7 @@ def is_safe(operator: str, t: torch.Tensor) -> bool:
 
 def chain(first: int, second: int, third: int, D: str, sync: Callable[[], None]) -> Any:
     """Three views deep, with the base a slice of another tensor if ``third`` is odd; a write at every depth."""
-    _, make, outer_view = VIEWS[first]
+    _, make, _view = VIEWS[first]
     whole = make(D)
     base = torch.cat([whole, whole])[: whole.shape[0]] if third % 2 else whole
     levels = [base]

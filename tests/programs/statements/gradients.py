@@ -102,8 +102,12 @@ def without(scene: Scene) -> None:
 
 
 def hooked(scene: Scene) -> None:
-    """A hook that changes the gradient."""
-    x = scene.own_name(_has_history)
+    """A hook that changes the gradient.
+
+    Not of a view of a leaf: PyTorch crashes where the leaf was written and came to want a gradient after the view was
+    made, as it takes the view's old ``grad_fn``, which is null.
+    """
+    x = scene.own_name(lambda t: _has_history(t) and not (t._base is not None and t._base.is_leaf))
     scene.do(FAMILY, "register_hook", f"{x}.register_hook(lambda g: g * 2)")
 
 
