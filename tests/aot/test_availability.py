@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 
+import torchport
 from aot.subjects import Blocks, Switched, registered, spec_of
 from torchport import metrics
 from torchport.aot.lowered_module import LoweredModule
@@ -151,6 +152,29 @@ def test_a_name_is_taken_once_and_both_owners_are_named() -> None:
             register_delegate("interpreter", Switched(), None, None)
     finally:
         unregister_delegate("mine")
+
+
+def test_one_function_registers_both_kinds_of_backend_under_names_that_are_taken_once(module: Blocks) -> None:
+    asked = []
+
+    def preprocess(graphs, method_compile_spec):
+        asked.append(sorted(graphs.graphs))
+        return {name: str(graph).encode() for name, graph in graphs.graphs.items()}
+
+    backend = Switched()
+    torchport.register_backend("whole", backend)
+    torchport.register_backend("made", lambda: backend, preprocess, owner="the factory")
+    try:
+        for name in ("whole", "made"):
+            torch.testing.assert_close(to_backend(name, module, spec_of(X))(X), module(X).detach())
+        assert [["forward.p0"]] == asked
+        with pytest.raises(BackendRegistrationError, match="taken by the factory; a device cannot have it too"):
+            torchport.register_backend("made", torchport.NullBackend, owner="a device")
+        with pytest.raises(BackendRegistrationError, match="the name is taken by"):
+            torchport.register_backend("interpreter", Switched)
+    finally:
+        unregister_delegate("whole")
+        unregister_delegate("made")
 
 
 def test_missing_methods_are_all_listed() -> None:

@@ -7,6 +7,7 @@ from torchport.backend.capabilities import Capabilities, Support
 from torchport.backend.computation import Computation, SyncCause
 from torchport.backend.data import DONATED, BackendData
 from torchport.backend.delegate import DelegatedModule, PyTorchBackendInterface
+from torchport.backend.delegates import register_backend
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.lazy_tensor import LazyTensor
@@ -22,7 +23,6 @@ from torchport.backend.registry import (
     get_backend,
     get_ir_builder,
     has_backend,
-    register_backend,
 )
 from torchport.ir.builder import IrBuilder
 from torchport.ir.node import Node, Value

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torchport.backend.delegate import DelegatedModule, PyTorchBackendInterface
+from torchport.backend.registration import BackendSource
 from torchport.backend.registry import default_registry
 from torchport.backend.verification import describe
 from torchport.errors import BackendNotAvailableError, BackendRegistrationError, UnknownBackendError
@@ -65,6 +66,45 @@ _lock = threading.RLock()
 _delegates: dict[str, Delegate] = {}
 
 
+def register_backend(
+    name: str,
+    source: DelegateSource | BackendSource,
+    preprocess: Preprocess | None = None,
+    *,
+    owner: str | None = None,
+) -> None:
+    """Registers a backend, of the lazy device or of modules that are lowered ahead of time. It is not activated.
+
+    Args:
+        name: what users call it.
+        source: the backend: an instance, its class, or a factory without arguments. A class is verified here, what a
+            factory makes when its first instance is made.
+        preprocess: what turns graphs into what is saved, in the place of the backend's own ``preprocess``. A factory
+            that comes with one makes a :class:`PyTorchBackendInterface`; one without makes a backend of the device.
+        owner: who it belongs to, for messages about names that are taken twice.
+
+    Raises:
+        BackendRegistrationError: the name is not legal or is taken (both owners are named), or the class does not keep
+            the contract (every problem is listed).
+    """
+    kind = source if isinstance(source, type) else type(source)
+    if preprocess is not None or issubclass(kind, PyTorchBackendInterface):
+        register_delegate(name, cast(DelegateSource, source), preprocess, owner)
+        return
+    with _lock:
+        holder = _delegates.get(name)
+        if holder is not None:
+            raise _taken(name, holder.owner, owner or describe(source))
+        default_registry().register(name, cast(BackendSource, source), owner=owner)
+
+
+def _taken(name: str, by: str, owner: str) -> BackendRegistrationError:
+    return BackendRegistrationError(
+        f"register_backend({name!r}, …): the name is taken by {by}; {owner} cannot have it too. "
+        "Choose another name, or unregister the first one."
+    )
+
+
 def register_delegate(name: str, source: DelegateSource, preprocess: Preprocess | None, owner: str | None) -> None:
     """Takes a name for a delegate.
 
@@ -85,10 +125,7 @@ def register_delegate(name: str, source: DelegateSource, preprocess: Preprocess 
         if taken_by is None and name in default_registry().names():
             taken_by = default_registry().registration(name).owner
         if taken_by is not None:
-            raise BackendRegistrationError(
-                f"register_backend({name!r}, …): the name is taken by {taken_by}; {owner} cannot have it too. "
-                "Choose another name, or unregister the first one."
-            )
+            raise _taken(name, taken_by, owner)
         _delegates[name] = Delegate(name, owner, source, preprocess)
 
 

@@ -268,21 +268,6 @@ def default_registry() -> BackendRegistry:
     return _registry
 
 
-def register_backend(name: str, source: BackendSource, *, owner: str | None = None) -> None:
-    """Registers a backend: an instance, its class, or a factory without arguments. It is not activated.
-
-    Args:
-        name: what users call it.
-        source: the backend; its class is verified here, or when a factory's first instance is made.
-        owner: who it belongs to, for messages about names that are taken twice.
-
-    Raises:
-        BackendRegistrationError: the name is not legal or is taken (both owners are named), or the class does not keep
-            the contract (every problem is listed).
-    """
-    _registry.register(name, source, owner=owner)
-
-
 def backends() -> dict[str, Availability]:
     """Every backend that is registered or installed, by name, and whether it can be used here."""
     return _registry.backends()
