@@ -38,7 +38,8 @@ def to_backend(
     Args:
         name: the backend.
         module: a module; an exported program or a ``.pt2`` file, whose one method is ``forward``.
-        method_compile_spec: for each method to lower what it is captured with; not for exported programs.
+        method_compile_spec: for each method to lower what it is captured with; of an exported program, which was
+            captured already, ``{"forward": CompileSpec(options=…)}`` at most.
         partition: whether what the backend refuses runs in the interpreter; if not, it is an error that lists all.
         fallback: ``"error"``, or ``"interpreter"`` to keep the graphs and run them wherever the backend is missing,
             cannot load a part, or fails before it has a result.
@@ -92,12 +93,14 @@ def _checked(
             f"to_backend({name!r}, …): a {type(module).__name__} cannot be lowered; give a torch.nn.Module, an "
             "ExportedProgram (torch.export.export) or the path of a .pt2 file"
         )
-    if specs or submodules:
+    given = dict(specs or {})
+    options = {m: CompileSpec(options=s.options) for m, s in given.items() if isinstance(s, CompileSpec)}
+    if submodules or given != options or set(given) - {"forward"}:
         raise CompileSpecError(
-            f"to_backend({name!r}, …): an exported program was captured already, so it takes no compile spec and no "
-            "submodules"
+            f"to_backend({name!r}, …): an exported program was captured already, so it takes no submodules and no "
+            'compile spec but {"forward": CompileSpec(options=…)}'
         )
-    return {}, []
+    return options, []
 
 
 def _availability(delegate: Delegate) -> str | None:

@@ -106,7 +106,9 @@ def copied(scene: Scene) -> None:
         raise Unavailable  # eager gives the nothing that is written a history, also of whole numbers
     if t.numel() == 1 and shares_storage(t, scene[y]):
         raise Unavailable  # eager takes the element itself from ``x[None] = y`` and refuses it from ``copy_``
-    if x.endswith("]") and scene.once_in(2):
+    # Eager fills with what has no dimensions, which gives integers a history (FillBackward), and copies on devices.
+    gives_history = scene[y].requires_grad and not is_inexact(t)
+    if x.endswith("]") and not gives_history and scene.once_in(2):
         scene.do(FAMILY, "setitem", f"{guarded(scene)}{x} = {y}")
     else:
         scene.do(FAMILY, "copy_", f"{guarded(scene)}{x}.copy_({y})")
