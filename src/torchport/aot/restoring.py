@@ -20,6 +20,7 @@ from torchport.aot.tree_specs import spec_of_tree
 from torchport.errors import CompileSpecError, DamagedFileError, IRSyntaxError
 from torchport.ir.call import PARTITION
 from torchport.ir.graph import Graph
+from torchport.ir.operators import with_effects
 from torchport.ir.parser import parse_graph
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
@@ -55,9 +56,16 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
 
 def _graph(found: SavedModule, name: str, text: str) -> Graph:
     try:
-        return parse_graph(text)
+        graph = parse_graph(text)
     except IRSyntaxError as error:
         raise DamagedFileError(f"{found.path}: {name}: {error}") from error
+    wrong = with_effects(node.op for node in graph.nodes)
+    if wrong:
+        raise DamagedFileError(
+            f"{found.path}: {name} calls operators with effects, as no saved module does: {'; '.join(wrong)}. "
+            "Do not trust it."
+        )
+    return graph
 
 
 def _facts(graph: Graph) -> GraphFacts:
