@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from torchport.aot.compile_spec import CompileSpec
-from torchport.backend import Availability, Node, PyTorchBackendInterface, Support
-from torchport.backend.delegates import register_delegate, unregister_delegate
+from torchport.backend import Availability, BackendRegistrar, Node, PyTorchBackendInterface, Support
 from torchport.backends.interpreter import InterpreterBackend
 
 
@@ -138,8 +137,5 @@ class Switched(PyTorchBackendInterface):
 
 @contextmanager
 def registered(name: str, backend: PyTorchBackendInterface) -> Iterator[PyTorchBackendInterface]:
-    register_delegate(name, backend, None, None)
-    try:
+    with BackendRegistrar(name, backend):
         yield backend
-    finally:
-        unregister_delegate(name)

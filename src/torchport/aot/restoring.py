@@ -20,10 +20,10 @@ from torchport.aot.tree_specs import spec_of_tree
 from torchport.errors import CompileSpecError, DamagedFileError, IRSyntaxError
 from torchport.ir.call import PARTITION
 from torchport.ir.graph import Graph
-from torchport.ir.operators import with_effects
 from torchport.ir.parser import parse_graph
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
+from torchport.ir.untrusted import graphs_from_a_file
 from torchport_runtime.checks import GraphFacts, check_module
 from torchport_runtime.saved_module import SavedModule, open_module
 from torchport_runtime.weights import RawTensor
@@ -44,11 +44,12 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
     if fallback is not None and fallback not in FALLBACKS:
         raise CompileSpecError(f"load(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
     found = open_module(path)
-    graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
-    check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
-    methods = {name: _method_from_file(name, m, graphs, found) for name, m in found.manifest.methods.items()}
-    chosen = fallback or found.manifest.fallback
-    module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
+    with graphs_from_a_file():
+        graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
+        check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
+        methods = {name: _method_from_file(name, m, graphs, found) for name, m in found.manifest.methods.items()}
+        chosen = fallback or found.manifest.fallback
+        module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
     for name, value in found.manifest.attributes.items():
         setattr(module, name, value)
     return module
@@ -56,16 +57,9 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
 
 def _graph(found: SavedModule, name: str, text: str) -> Graph:
     try:
-        graph = parse_graph(text)
+        return parse_graph(text)
     except IRSyntaxError as error:
         raise DamagedFileError(f"{found.path}: {name}: {error}") from error
-    wrong = with_effects(node.op for node in graph.nodes)
-    if wrong:
-        raise DamagedFileError(
-            f"{found.path}: {name} calls operators with effects, as no saved module does: {'; '.join(wrong)}. "
-            "Do not trust it."
-        )
-    return graph
 
 
 def _facts(graph: Graph) -> GraphFacts:

@@ -7,18 +7,16 @@ from torchport.backend.capabilities import Capabilities, Support
 from torchport.backend.computation import Computation, SyncCause
 from torchport.backend.data import DONATED, BackendData
 from torchport.backend.delegate import DelegatedModule, PyTorchBackendInterface
-from torchport.backend.delegates import register_backend
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.lazy_tensor import LazyTensor
 from torchport.backend.lowering_context import LoweringContext
 from torchport.backend.null import NullBackend
 from torchport.backend.recording import RecordedCall, RecordingBackend
+from torchport.backend.registering import BackendRegistrar, backends, register_backend
 from torchport.backend.registry import (
-    BackendRegistrar,
     BackendRegistry,
     activate,
-    backends,
     default_registry,
     get_backend,
     get_ir_builder,

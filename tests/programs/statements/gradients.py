@@ -16,7 +16,7 @@ def _has_history(t: torch.Tensor) -> bool:
 
 
 def _can_be_leaf(t: torch.Tensor) -> bool:
-    return is_inexact(t) and has_usual_strides(t)
+    return is_inexact(t) and has_usual_strides(t) and has_usual_strides(t.detach().clone())
 
 
 def required(scene: Scene) -> None:

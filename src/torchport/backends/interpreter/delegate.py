@@ -13,9 +13,7 @@ from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
 from torchport.backend.delegate import Payload, PyTorchBackendInterface
 from torchport.backends.interpreter.transfer import scalar_shape
-from torchport.errors import UnsupportedOperationError
 from torchport.ir.node import Node
-from torchport.ir.operators import with_effects
 from torchport.ir.parser import parse_graph
 from torchport.ir.shape import Shape
 
@@ -43,17 +41,9 @@ class InterpreterDelegate(PyTorchBackendInterface):
         return self._backend.supports(node)
 
     def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Compiled computations.
-
-        Raises:
-            UnsupportedOperationError: a payload, which may be a stranger's, calls operators with effects.
-        """
+        """Compiled computations."""
         device = self._backend.get_backend_device(torch.device("cpu"))
-        graphs = {name: parse_graph(bytes(text).decode()) for name, text in processed.items()}
-        wrong = with_effects(node.op for graph in graphs.values() for node in graph.nodes)
-        if wrong:
-            raise UnsupportedOperationError(f"operators with effects do not run in lowered modules: {'; '.join(wrong)}")
-        lowered = [Computation(name, graph, [device]) for name, graph in graphs.items()]
+        lowered = [Computation(name, parse_graph(bytes(t).decode()), [device]) for name, t in processed.items()]
         return dict(zip(processed, self._backend.compile(lowered), strict=True))
 
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
