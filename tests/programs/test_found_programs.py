@@ -107,3 +107,14 @@ def test_a_write_through_wider_elements_of_a_storage_that_is_no_multiple_of_them
         return [t0, t1]
 
     check_program(program)
+
+
+def test_gradients_that_meet_may_differ_in_strides_that_lead_nowhere() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t0 = torch.zeros(4, device=D).as_strided([2, 1], [2, 1], 1)
+        t0.t_()
+        t3 = t0.detach().clone().requires_grad_()
+        (t3 * t3).sum().backward()
+        return [t3.grad]
+
+    check_program(program)

@@ -21,6 +21,7 @@ from torchport.backend import Support
 from torchport.backend.delegate import DelegatedModule, availability_of
 from torchport.backend.delegates import Delegate, find_delegate
 from torchport.errors import BackendNotAvailableError, CompileSpecError
+from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 
 
@@ -57,8 +58,10 @@ def to_backend(
     specs, inside = _checked(name, module, method_compile_spec, submodules)
     captures = capture_all(module, specs)
     available = _availability(delegate)
-    supports = delegate.instance.supports if delegate.made is not None or available is None else _everything
-    plans = {m: plan_method(c, supports, partition, name, inside) for m, c in captures.items()}
+    made = delegate.instance if delegate.made is not None or available is None else None
+    supports = made.supports if made is not None else _everything
+    kept_whole = made.kept_whole if made is not None else _nothing
+    plans = {m: plan_method(c, supports, partition, name, inside, kept_whole) for m, c in captures.items()}
     graphs = {f"{m}.{p}": graph for m, plan in plans.items() for p, graph in plan.parts.items()}
     options = {f"{m}.{p}": _options(specs, m) for m, plan in plans.items() for p in plan.parts}
     processed = delegate.preprocess(DelegatedModule(graphs), options)
@@ -114,6 +117,10 @@ def _availability(delegate: Delegate) -> str | None:
 
 def _everything(node: Node) -> Support:
     return Support(True)
+
+
+def _nothing(graph: Graph) -> Sequence[Sequence[Node]]:
+    return ()
 
 
 def _options(specs: Mapping[str, CompileSpec], method: str) -> Mapping[str, Any] | None:

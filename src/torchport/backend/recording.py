@@ -16,6 +16,7 @@ from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.lowering_context import LoweringContext
 from torchport.ir.builder import IrBuilder
+from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.ir.shape import Shape, dtype_name
 
@@ -218,6 +219,10 @@ class RecordingDelegate(PyTorchBackendInterface):
         self._record("supports", node=node)
         return self.inner.supports(node)
 
+    def kept_whole(self, graph: Graph) -> Sequence[Sequence[Node]]:
+        self._record("kept_whole", graph=graph)
+        return self.inner.kept_whole(graph)
+
     def preprocess(self, module: DelegatedModule, method_compile_spec: Mapping[str, Any]) -> dict[str, bytes]:
         self._record("preprocess", module=module.graphs, method_compile_spec=method_compile_spec)
         return self.inner.preprocess(module, method_compile_spec)
@@ -237,6 +242,8 @@ def summary(value: Any) -> str:
         return f"Tensor {dtype_name(value.dtype)}{list(value.shape)}"
     if isinstance(value, Node):
         return value.call.name
+    if isinstance(value, Graph):
+        return f"Graph of {len(value)} nodes"
     if isinstance(value, BackendDevice | BackendDeviceType | torch.device):
         return str(value)
     if isinstance(value, Mapping):

@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 from torchport.config import settings
 
-_TRUSTED = frozenset({"aten", "prims", "port"})
+_TRUSTED = frozenset({"aten", "prims", "port", "quantized_decomposed"})
 _OPENS_FILES = frozenset({"from_file"})
 # Kernels that do not check that a layout or an index lies within memory, and helpers of PyTorch's own tests.
 _BELIEVES = frozenset({"_reshape_alias", "_reshape_alias_copy", "as_strided_", "_foobar"})
