@@ -143,9 +143,7 @@ def main() -> int:
     table("a call with four inputs", calls, MICROSECOND, "us", "payload")
     overhead = [a - b for a, b in zip(calls["lowered"], calls["payload"], strict=True)]
     least = min(calls["lowered"]) - min(calls["payload"])
-    print(
-        f"{'over the payload':>30}  {least / MICROSECOND:10.2f}  {statistics.median(overhead) / MICROSECOND:10.2f}"
-    )
+    print(f"{'over the payload':>30}  {least / MICROSECOND:10.2f}  {statistics.median(overhead) / MICROSECOND:10.2f}")
     table("loading a transformer encoder of 19 MB", loads, 1e-3, "ms", "torchport.load")
     table("a process", starts, 1e-3, "ms", "import torch")
     if arguments.json:

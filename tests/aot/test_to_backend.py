@@ -209,6 +209,19 @@ def test_a_method_is_a_function_and_its_graph_is_asked_for() -> None:
         as_graph_function(len)
 
 
+def test_what_torch_export_asserts_of_dtypes_reaches_no_backend() -> None:
+    class Converts(nn.Module):
+        def forward(self, x, unused):
+            return x.to(torch.float64) + x.long().to(torch.bool), unused.to(torch.float32)
+
+    assert "_assert_tensor_metadata" in str(torch.export.export(Converts(), (torch.ones(3), torch.ones(2))).graph)
+    lowered = to_backend("interpreter", Converts(), spec_of(torch.ones(3), torch.ones(2)))
+    graph = as_graph_function(lowered.forward).graph
+    assert ["port.partition"] == [n.call.name for n in graph.nodes if not n.is_device_data]
+    assert "_assert" not in bytes(lowered._methods["forward"].parts["p0"].payload).decode()
+    equal(Converts()(torch.ones(3), torch.ones(2)), lowered(torch.ones(3), torch.ones(2)))
+
+
 def test_options_reach_the_backend() -> None:
     with registered("switched", Switched()) as backend:
         to_backend("switched", Blocks(), {"forward": CompileSpec((torch.randn(3, 6),), options={"level": 3})})

@@ -22,6 +22,8 @@ HOSTILE = {
     "aten._reshape_alias.default(%0, (4096,), (1,))": "it does not check what it is given",
     "aten._sparse_coo_tensor_unsafe.default(%0, %0, (4,))": "it does not check what it is given",
     "aten.mul_.Tensor(%0, %0)": "it writes to its operands",
+    'aten.save.default(%0, "FILE")': "it opens files",
+    "higher_order.hints_wrapper(%0)": "it runs other code",
     "strange.harm.default(%0)": "set torchport.config.settings.trusted_namespaces to 'strange'",
 }
 

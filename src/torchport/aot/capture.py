@@ -24,6 +24,8 @@ from torchport.errors import CaptureError
 from torchport.ir.fx_import import import_fx
 from torchport.ir.size_expression import SizeExpression, expression_text
 
+_CHECK = torch.ops.aten._assert_tensor_metadata.default
+
 Capturable = nn.Module | ExportedProgram | str | Path
 
 
@@ -125,6 +127,7 @@ def capture_program(
     """
     with _torch_warns_of_itself():
         program = program.run_decompositions()
+    _drop_checks_of_types(program.graph)
     signature = program.graph_signature
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
     weights: dict[str, torch.Tensor] = {}
@@ -195,6 +198,17 @@ def capture_program(
         program,
         {n: by_name[n.name] for n in program.graph.nodes if n.name in by_name},
     )
+
+
+def _drop_checks_of_types(graph: fx.Graph) -> None:
+    """Takes out the calls by which torch.export asserts a dtype or a layout where ``Tensor.to`` is called.
+
+    The graph itself says both, so they say nothing that may fail, and every backend would have to know them.
+    """
+    for node in list(graph.nodes):
+        sizes_and_strides = (*node.args[1:3], node.kwargs.get("size"), node.kwargs.get("stride"))
+        if node.target is _CHECK and all(x is None for x in sizes_and_strides):
+            graph.erase_node(node)
 
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
 from torchport.config import settings
 
@@ -37,7 +37,11 @@ def graphs_from_a_file() -> Iterator[None]:
 
 def refusal(op: Any) -> str:
     """Why a graph that is parsed now may not call an operator; empty where it may."""
-    if not _reading.get() or not isinstance(op, OpOverload):
+    if not _reading.get():
+        return ""
+    if isinstance(op, HigherOrderOperator):
+        return "it runs other code"
+    if not isinstance(op, OpOverload):
         return ""
     if op.namespace not in _TRUSTED:
         trusted = {name.strip() for name in settings.trusted_namespaces.split(",")}
