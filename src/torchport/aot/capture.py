@@ -8,6 +8,7 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
         with _torch_warns_of_itself():
             program = torch.export.export(subject, args, kwargs, dynamic_shapes=spec.dynamic_shapes, strict=False)
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        # Up to the first empty line; torch's advice on flags of its own follows.
+        reason = "\n  ".join(takewhile(str.strip, lines))
         raise CaptureError(
             f"{type(module).__name__}.{name} cannot be captured by torch.export: {reason}"
             f"\nSee the cause above. Python control flow over values of tensors, and calls out of PyTorch, have to go."
