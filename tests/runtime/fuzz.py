@@ -12,7 +12,9 @@ the rule, which it leaves in the folder.
 from __future__ import annotations
 
 import argparse
+import datetime
 import math
+import platform
 import random
 import resource
 import sys
@@ -154,10 +156,37 @@ def check_mutants(folder: Path, count: int, seed: int) -> Counter[str]:
     return outcomes
 
 
+def page(outcomes: Counter[str], mutants: int, seed: int) -> str:
+    """The run as a page."""
+    lines = [
+        "# Spoilt files",
+        "",
+        "Generated from a run; do not edit. Valid `.tport` files of four modules with bytes flipped, cut off, and",
+        "members changed, swapped, renamed, removed and grown; in most of the latter the checksums were made right",
+        "again. Each mutant is read by torchport and by torchport-runtime: it loads and gives what the valid file",
+        "gives, or raises one of torchport's errors, within 1 GiB of address space beyond what the process had. With",
+        "right checksums a mutant is another program, which may give other results.",
+        "",
+        f"    python tests/runtime/fuzz.py --mutants {mutants} --seed {seed} --write docs/support",
+        "",
+        f"{datetime.date.today()}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{platform.machine()}, {platform.system()}: {mutants} mutants, none of which broke the rule.",
+        "",
+        "| what became of them | torchport | torchport-runtime |",
+        "|---|---|---|",
+    ]
+    for kind in dict.fromkeys(name.partition(": ")[2] for name, _ in outcomes.most_common() if ": " in name):
+        counts = [outcomes[f"{reader}: {kind}"] for reader in READERS]
+        lines.append(f"| {kind} | {counts[0]} | {counts[1]} |")
+    lines.append(f"| no file could be made of it | {outcomes['not written']} | {outcomes['not written']} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mutants", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write spoilt_files.md there")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "files"
@@ -165,8 +194,12 @@ def main() -> None:
         valid_files(folder)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BOUND_BYTES,) * 2)
-        for outcome, count in check_mutants(folder, arguments.mutants, arguments.seed).most_common():
-            print(f"{count:8}  {outcome}")
+        outcomes = check_mutants(folder, arguments.mutants, arguments.seed)
+    for outcome, count in outcomes.most_common():
+        print(f"{count:8}  {outcome}")
+    if arguments.write:
+        text = page(outcomes, arguments.mutants, arguments.seed)
+        (arguments.write / "spoilt_files.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
