@@ -40,7 +40,8 @@ def data_of(tensor: LazyTensor, cause: SyncCause = SyncCause.READ) -> BackendDat
                     )
                 _IMPLICIT_SYNC.value += 1
                 record_event(EventKind.READ, "a pending value was read", location)
-            launch(cause, location, soon_read=True)
+            wanted = tensor.value.node if tensor.value is not None else None
+            launch(cause, location, soon_read=True, own=cause is SyncCause.READ, wanted=wanted)
         if tensor.data is None:
             # The backend does not want it materialised at a barrier; whoever reads it needs it all the same.
             _launch_alone(tensor)

@@ -77,7 +77,8 @@ def read_view(lazy: LazyTensor, layout: Layout) -> tuple[Value, Shape]:
             write_unwritten(lazy)
         views = lazy.views = (active.trace.serial, {})
     found: tuple[Value, Shape] | None = views[1].get(layout)
-    if found is None:
+    # What was launched out of a trace that goes on, because it belonged to another thread, is read again.
+    if found is None or (found[0].node.trace != views[0] and not found[0].node.is_device_data):
         assert lazy.value is not None
         plan = plan_view(lazy.shape, layout)
         found = views[1][layout] = (plan.read(add_value, lazy.value), plan.shape)

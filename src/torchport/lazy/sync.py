@@ -18,6 +18,7 @@ from torchport.ir.node import Node
 from torchport.lazy import active
 from torchport.lazy.compilation import CompiledTrace, compiled_trace
 from torchport.lazy.source import user_location
+from torchport.lazy.threads import of_other_threads
 from torchport.lazy.trace import LOCK, Trace
 from torchport.runtime.events import EventKind, record_event
 from torchport.runtime.execution import Execution, executor, wait_device_ops
@@ -29,6 +30,9 @@ _GRAPH_CUT = metrics.counter("GraphCut")
 def sync(wait: bool = False) -> None:
     """The barrier: launches what is pending for all live tensors, and returns.
 
+    Where other threads record too, what they are in the middle of stays pending, unless it has to do with what this
+    thread has recorded.
+
     Args:
         wait: also wait until everything that was launched has ended.
 
@@ -36,18 +40,22 @@ def sync(wait: bool = False) -> None:
         ExecutionError: ``wait`` was asked for, and a computation failed.
     """
     _MARK_STEP.value += 1
-    launch(SyncCause.BARRIER, user_location() if settings.source_lines else None)
+    launch(SyncCause.BARRIER, user_location() if settings.source_lines else None, own=True)
     if wait:
         wait_device_ops()
 
 
-def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> None:
+def launch(
+    cause: SyncCause, location: Location, soon_read: bool = False, own: bool = False, wanted: Node | None = None
+) -> None:
     """Launches the trace.
 
     Args:
         cause: what asks for it.
         location: the user's line.
         soon_read: the caller waits for a result right after, so it may run the computation itself.
+        own: what other threads are in the middle of stays pending.
+        wanted: a node that is launched even so.
     """
     with LOCK:
         trace = active.trace
@@ -55,12 +63,22 @@ def launch(cause: SyncCause, location: Location, soon_read: bool = False) -> Non
             return
         backend = active.backend()
         device = active.backend_device()
-        results, holders, held = _live_results(trace, backend)
-        if held and not results:
-            return  # nothing that the backend wants now
-        # Ctrl-C in a slow compiler leaves the trace as it is; a compiler that fails spoils what it was to compute.
-        compiled = compiled_trace(trace, results, holders, backend, device, cause, location)
-        active.trace = Trace()
+        staying = of_other_threads(trace, wanted) if own else frozenset()
+        if staying:
+            trace = active.trace.split(staying)
+        launched = False
+        try:
+            results, holders, held = _live_results(trace, backend)
+            if not trace.operations or (held and not results):
+                return  # nothing of its own, or nothing that the backend wants now
+            # Ctrl-C in a slow compiler leaves the trace as it is; a compiler that fails spoils what it was to compute.
+            compiled = compiled_trace(trace, results, holders, backend, device, cause, location)
+            launched = True
+        finally:
+            if staying and not launched:
+                active.trace.absorb(trace)
+        if not staying:
+            active.trace = Trace()
         data_of = backend.get_computation_data_from_node
         arguments: list[BackendData] = [data_of(trace.leaves[i].node) for i in compiled.parameters]  # type: ignore[misc]
         arguments += compiled.number_arguments(trace.nodes, backend, device)

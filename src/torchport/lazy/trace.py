@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections.abc import Iterator
+from threading import get_ident
 from typing import Any
 
 from torchport.backend import LazyTensor
@@ -36,19 +38,28 @@ class Trace:
         written: weak references to the lazy tensors that were written since the last barrier.
         operations: how many of the nodes are no leaves.
         has_random: whether any node draws random numbers.
+        switches: how many nodes there were when another thread began to record, and its identifier.
     """
 
-    __slots__ = ("_next_id", "has_random", "hash", "leaves", "nodes", "operations", "serial", "written")
+    __slots__ = (
+        *("_next_id", "_thread", "has_random", "hash", "leaves", "nodes", "operations", "serial", "switches"),
+        "written",
+    )
 
     def __init__(self) -> None:
         self.serial = next(_serials)
+        self.written: list[weakref.ref[LazyTensor]] = []
+        self._clear()
+
+    def _clear(self) -> None:
         self.nodes: list[Node] = []
         self.leaves: list[Value] = []
         self.hash = 0
-        self.written: list[weakref.ref[LazyTensor]] = []
         self.operations = 0
         self.has_random = False
+        self.switches: list[tuple[int, int]] = []
         self._next_id = 0
+        self._thread = 0
 
     def add(
         self,
@@ -66,20 +77,26 @@ class Trace:
                 self._add_leaf(value)
             ids.append(used.id + value.index)
         node: Node = builder.make_generic(call, operands, numbers, location)
-        self._append(node, ids)
+        self._append(node, ids, get_ident())
         return node
 
     def add_node(self, node: Node) -> Node:
         """Appends a node that a builder has made (a cast, an expand, a scalar)."""
+        return self._add_again(node, get_ident())
+
+    def _add_again(self, node: Node, thread: int) -> Node:
         ids = []
         for value in node.operands:
             if value.node.trace != self.serial:
                 self._add_leaf(value)
             ids.append(value.node.id + value.index)
-        self._append(node, ids)
+        self._append(node, ids, thread)
         return node
 
-    def _append(self, node: Node, ids: list[int]) -> None:
+    def _append(self, node: Node, ids: list[int], thread: int) -> None:
+        if thread != self._thread:
+            self._thread = thread
+            self.switches.append((len(self.nodes), thread))
         call = node.call
         node.trace = self.serial
         node.id = self._next_id
@@ -111,3 +128,55 @@ class Trace:
         if tensor.trace != self.serial:
             tensor.trace = self.serial
             self.written.append(weakref.ref(tensor))
+
+    # -- several threads ----------------------------------------------------------------------------------------
+
+    def operations_with_threads(self) -> Iterator[tuple[Node, int]]:
+        """The operations in order, each with the thread that recorded it."""
+        switches = iter([*self.switches, (len(self.nodes), 0)])
+        _, thread = next(switches)
+        until, following = next(switches)
+        for i, node in enumerate(self.nodes):
+            while i == until:
+                thread = following
+                until, following = next(switches, (len(self.nodes), 0))
+            if not node.is_device_data:
+                yield node, thread
+
+    def split(self, staying: frozenset[int]) -> Trace:
+        """Takes out all operations but those that stay, given by Python's ids; no two of both depend on each other.
+
+        Both have the nodes, numbers and hash that they would have if the others had never been recorded.
+        """
+        operations = list(self.operations_with_threads())
+        taken = Trace()
+        for leaf in self.leaves:
+            leaf.node.trace = 0
+        self._clear()
+        for trace, stays in ((taken, False), (self, True)):  # a leaf of both is numbered in the one that goes on
+            for node, thread in operations:
+                if (id(node) in staying) is stays:
+                    trace._add_again(node, thread)
+        written, self.written = self.written, []
+        for reference in written:
+            tensor = reference()
+            if tensor is not None:
+                value = tensor.value
+                owner = taken if value is not None and value.node.trace == taken.serial else self
+                tensor.trace = owner.serial
+                owner.written.append(reference)
+        return taken
+
+    def absorb(self, taken: Trace) -> None:
+        """Takes back what was taken out and not launched."""
+        operations = list(taken.operations_with_threads())
+        for leaf in taken.leaves:
+            if leaf.node.trace == taken.serial:
+                leaf.node.trace = 0
+        for node, thread in operations:
+            self._add_again(node, thread)
+        for reference in taken.written:
+            tensor = reference()
+            if tensor is not None:
+                tensor.trace = self.serial
+                self.written.append(reference)
