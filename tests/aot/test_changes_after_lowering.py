@@ -1,8 +1,9 @@
-"""A lowered module is a module: tensors and attributes are added, weights replaced, copies made, and a file has it all."""
+"""A lowered module is a module: tensors are added, weights replaced, copies made, and a file has all that it can."""
 
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from torch import nn
 
 import torchport_runtime
 from aot.subjects import Blocks, Scaled, again, spec_of
+from runtime.files import members_of, write_members
 from torchport.aot.compile_spec import CompileSpec
 from torchport.aot.restoring import load
 from torchport.aot.to_backend import to_backend
-from torchport.errors import CaptureError, SavedFileError
+from torchport.errors import CaptureError, DamagedFileError, SavedFileError
 
 X, H = torch.randn(5), torch.randn(5)
 
@@ -74,6 +76,19 @@ def test_changes_that_a_file_has_no_form_for_are_all_listed(tmp_path: Path) -> N
     ):
         assert part in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["_functions", "forward", "__class__", "save", "no name"])
+def test_an_attribute_of_a_file_hides_nothing(tmp_path: Path, name: str) -> None:
+    to_backend("interpreter", Scaled(), spec_of(X, H)).save(tmp_path / "m.tport")
+    members = members_of(tmp_path / "m.tport")
+    manifest = json.loads(members["manifest.json"]) | {"attributes": {name: 1}}
+    write_members(tmp_path / "m.tport", {**members, "manifest.json": json.dumps(manifest).encode()})
+    with pytest.raises(DamagedFileError, match=f"the attribute '{name}' would hide"):
+        load(tmp_path / "m.tport")
+    program = torchport_runtime.load(tmp_path / "m.tport")
+    assert {name: 1} == program.attributes
+    assert program(X.numpy(), H.numpy()).shape == (5,)
 
 
 class Counts(nn.Module):
