@@ -156,6 +156,15 @@ class Settings:
     cache_dir_mb: int = _setting(
         1024, _whole(1), "How many MiB the compile cache on disk may take; the oldest files are removed first."
     )
+    trusted_namespaces: str = _setting(
+        "",
+        Rule(
+            "names of operator libraries, separated by commas, such as `torchvision`",
+            lambda value: re.fullmatch(r"([A-Za-z_]\w*(\s*,\s*[A-Za-z_]\w*)*)?", value) is not None,
+        ),
+        "Whose operators a saved module may call when it is loaded, besides PyTorch's own. An operator of a library is "
+        "code of this process, and a file may come from anywhere.",
+    )
     symbolic_sizes: bool = _setting(
         True,
         _BOOL,

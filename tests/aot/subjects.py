@@ -13,8 +13,7 @@ from torch import nn
 from torchport.aot.compile_spec import CompileSpec
 from torchport.aot.lowered_module import LoweredModule
 from torchport.aot.restoring import load
-from torchport.backend import Availability, Node, PyTorchBackendInterface, Support
-from torchport.backend.delegates import register_delegate, unregister_delegate
+from torchport.backend import Availability, BackendRegistrar, Node, PyTorchBackendInterface, Support
 from torchport.backends.interpreter import InterpreterBackend
 
 
@@ -157,8 +156,5 @@ class Switched(PyTorchBackendInterface):
 
 @contextmanager
 def registered(name: str, backend: PyTorchBackendInterface) -> Iterator[PyTorchBackendInterface]:
-    register_delegate(name, backend, None, None)
-    try:
+    with BackendRegistrar(name, backend):
         yield backend
-    finally:
-        unregister_delegate(name)

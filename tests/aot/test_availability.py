@@ -7,12 +7,24 @@ import warnings
 import pytest
 import torch
 
+import torchport
 from aot.subjects import Blocks, Switched, registered, spec_of
 from torchport import metrics
 from torchport.aot.lowered_module import LoweredModule
 from torchport.aot.to_backend import to_backend
-from torchport.backend import BackendRegistrar, PyTorchBackendInterface
-from torchport.backend.delegates import register_delegate, unregister_delegate
+from torchport.backend import (
+    BackendRegistrar,
+    DelegatedModule,
+    NullBackend,
+    PyTorchBackendInterface,
+    RecordingBackend,
+    backends,
+    default_registry,
+    register_backend,
+)
+from torchport.backend.delegates import unregister_delegate
+from torchport.backend.registration import installed_entry_points
+from torchport.backends.interpreter import InterpreterBackend
 from torchport.errors import BackendNotAvailableError, BackendRegistrationError
 
 X = torch.randn(3, 6)
@@ -143,14 +155,15 @@ def test_on_a_target_a_missing_backend_is_an_error_when_it_is_loaded(module: Blo
 
 
 def test_a_name_is_taken_once_and_both_owners_are_named() -> None:
-    register_delegate("mine", Switched(), None, "the first owner")
-    try:
-        with pytest.raises(BackendRegistrationError, match="taken by the first owner; the second owner cannot"):
-            register_delegate("mine", Switched(), None, "the second owner")
-        with pytest.raises(BackendRegistrationError, match="the name is taken by"):
-            register_delegate("interpreter", Switched(), None, None)
-    finally:
-        unregister_delegate("mine")
+    with BackendRegistrar("mine", Switched(), owner="the first owner"):
+        for source in (Switched(), NullBackend):
+            with pytest.raises(BackendRegistrationError, match="taken by the first owner; the second owner cannot"):
+                register_backend("mine", source, owner="the second owner")
+    with pytest.raises(BackendRegistrationError, match="the name is taken by"):
+        register_backend("interpreter", Switched())
+    with pytest.raises(BackendRegistrationError, match="a backend's name is letters"):
+        register_backend("with space", Switched())
+    assert "mine" not in backends()
 
 
 def test_missing_methods_are_all_listed() -> None:
@@ -158,7 +171,73 @@ def test_missing_methods_are_all_listed() -> None:
         pass
 
     with pytest.raises(BackendRegistrationError, match=r"it lacks compile\(\), execute\(\)"):
-        register_delegate("half", Half, None, None)
+        register_backend("half", Half)
+
+
+def test_a_factory_and_a_preprocess_function_make_a_delegate(module: Blocks) -> None:
+    made: list[Switched] = []
+
+    def factory() -> Switched:
+        made.append(Switched())
+        return made[-1]
+
+    def preprocess(delegated: DelegatedModule, method_compile_spec: object) -> dict[str, bytes]:
+        return {name: str(graph).encode() + b"\n" for name, graph in delegated.graphs.items()}
+
+    with BackendRegistrar("mine", factory, preprocess):
+        lowered = to_backend("mine", module, spec_of(X))
+        torch.testing.assert_close(lowered(X), module(X).detach())
+        assert len(made) == 1
+        assert all(p.payload.endswith(b"\n") for p in lowered._methods["forward"].parts.values())
+
+
+def test_delegates_are_listed_with_their_reasons_and_are_not_for_the_lazy_device() -> None:
+    backend = Switched()
+    backend.can_execute = False
+    with BackendRegistrar("mine", backend):
+        answer = backends()["mine"]
+        assert not answer.available
+        assert answer.reason == "it cannot execute here"
+        with pytest.raises(BackendNotAvailableError, match="it does not run the lazy device"):
+            torchport.use("mine")
+
+
+class Point:
+    """An entry point of an installed distribution."""
+
+    def __init__(self, target: object) -> None:
+        self.target = target
+        self.value = "vendor:Delegate"
+        self.dist = None
+
+    def load(self) -> object:
+        return self.target
+
+
+def test_an_installed_distribution_may_bring_a_delegate_only(module: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = installed_entry_points() | {"vendor": (Point(Switched),)}
+    monkeypatch.setattr("torchport.backend.registry.installed_entry_points", lambda: points)
+    monkeypatch.setattr(default_registry(), "_entry_points", None)
+    try:
+        assert backends()["vendor"].available
+        assert backends()["interpreter"].available
+        lowered = to_backend("vendor", module, spec_of(X))
+        torch.testing.assert_close(lowered(X), module(X).detach())
+        with pytest.raises(BackendNotAvailableError, match="it does not run the lazy device"):
+            torchport.use("vendor")
+    finally:
+        unregister_delegate("vendor")
+        monkeypatch.setattr(default_registry(), "_entry_points", None)
+
+
+def test_a_recording_backend_records_its_delegate_too(module: Blocks) -> None:
+    recording = RecordingBackend(InterpreterBackend())
+    with BackendRegistrar("recorded", recording):
+        lowered = to_backend("recorded", module, spec_of(X))
+        lowered(X)
+    seen = [m for m in recording.methods if m not in ("supports", "delegate", "is_available")]
+    assert seen == ["kept_whole", "preprocess", "compile", "execute"]
+    assert any(c.method == "execute" and "f32" in c.arguments for c in recording.calls)
 
 
 def test_a_backend_of_the_lazy_device_only_says_so(module: Blocks) -> None:

@@ -107,3 +107,36 @@ def test_a_backend_that_refuses_everything_leaves_it_to_the_interpreter() -> Non
         lowered = to_backend("switched", module, spec_of(X))
         torch.testing.assert_close(lowered(X), module(X).detach())
     assert "execute" not in backend.calls
+
+
+class KeepsWhole(Switched):
+    """Refuses ``sin``, and wants every ``add`` in one part with the ``mul`` that reads it."""
+
+    def kept_whole(self, graph: Graph) -> list[list[Node]]:
+        return [
+            [value.node, node]
+            for node in graph.nodes
+            for value in node.operands
+            if "mul" in node.call.name and "add" in value.node.call.name
+        ]
+
+
+class AcrossRefused(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = x + 1
+        return a * torch.sin(a) + torch.relu(x)
+
+
+def test_a_group_that_the_backend_keeps_whole_is_in_one_part_or_in_none() -> None:
+    backend = KeepsWhole()
+    with registered("whole", backend):
+        lowered = to_backend("whole", AcrossRefused(), spec_of(X))
+        names = [{n.call.name for n in p.graph.nodes} for p in lowered._methods["forward"].parts.values()]
+        assert any({"aten.add.Tensor", "aten.mul.Tensor"} <= found for found in names)
+        backend.refuses = lambda node: "sin" in node.call.name
+        lowered = to_backend("whole", AcrossRefused(), spec_of(X))
+        torch.testing.assert_close(lowered(X), AcrossRefused()(X))
+        text = lowered.explain()
+        assert "its group would be in several parts" in text
+        assert "aten.mul.Tensor" in text
+        assert lowered._methods["forward"].parts  # relu, and the last sum, which is in no group

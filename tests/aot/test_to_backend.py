@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchport
 from aot.subjects import Blocks, Cache, Nested, Pair, Switched, Tied, registered, spec_of
 from torchport.aot.compile_spec import CompileSpec
 from torchport.aot.function import Function, as_graph_function, try_as_graph_function
@@ -208,6 +209,19 @@ def test_a_method_is_a_function_and_its_graph_is_asked_for() -> None:
         as_graph_function(len)
 
 
+def test_what_torch_export_asserts_of_dtypes_reaches_no_backend() -> None:
+    class Converts(nn.Module):
+        def forward(self, x, unused):
+            return x.to(torch.float64) + x.long().to(torch.bool), unused.to(torch.float32)
+
+    assert "_assert_tensor_metadata" in str(torch.export.export(Converts(), (torch.ones(3), torch.ones(2))).graph)
+    lowered = to_backend("interpreter", Converts(), spec_of(torch.ones(3), torch.ones(2)))
+    graph = as_graph_function(lowered.forward).graph
+    assert ["port.partition"] == [n.call.name for n in graph.nodes if not n.is_device_data]
+    assert "_assert" not in bytes(lowered._methods["forward"].parts["p0"].payload).decode()
+    equal(Converts()(torch.ones(3), torch.ones(2)), lowered(torch.ones(3), torch.ones(2)))
+
+
 def test_options_reach_the_backend() -> None:
     with registered("switched", Switched()) as backend:
         to_backend("switched", Blocks(), {"forward": CompileSpec((torch.randn(3, 6),), options={"level": 3})})
@@ -266,3 +280,31 @@ def test_wrong_submodules_are_all_listed() -> None:
 def test_an_unknown_backend_lists_those_that_there_are() -> None:
     with pytest.raises(UnknownBackendError, match=r"Did you mean 'interpreter'\? Registered here: interpreter, null"):
         to_backend("interpretr", Blocks(), spec_of(torch.randn(3, 6)))
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], *, z: torch.Tensor) -> torch.Tensor:
+        return x + 10 * pair[0] + 100 * pair[1] + 1000 * z + 10000 * self.weight
+
+
+def test_one_example_given_for_several_inputs_leaves_them_several() -> None:
+    module = Shared()
+    one = module.weight
+    spec = torchport.CompileSpec((one, (one, one)), {"z": one})
+    lowered = torchport.to_backend("interpreter", module, {"forward": spec})
+    x, a, b, z = (torch.full((3,), float(i)) for i in range(2, 6))
+    torch.testing.assert_close(lowered(x, (a, b), z=z), module(x, (a, b), z=z).detach())
+
+
+def test_an_exported_program_takes_options_and_nothing_else() -> None:
+    program = torch.export.export(nn.Linear(4, 2), (torch.ones(3, 4),))
+    spec = torchport.CompileSpec(options={"threads": 2})
+    lowered = torchport.to_backend("interpreter", program, {"forward": spec})
+    torch.testing.assert_close(lowered(input=torch.ones(3, 4)), program.module()(torch.ones(3, 4)).detach())
+    for wrong in ({"forward": torchport.CompileSpec((torch.ones(3, 4),))}, {"other": spec}):
+        with pytest.raises(torchport.CompileSpecError, match="was captured already"):
+            torchport.to_backend("interpreter", program, wrong)

@@ -68,14 +68,18 @@ def blocks_of(page: str) -> list[tuple[str, str | None]]:
     return [(m[1], m[2]) for m in re.finditer(pattern, text, flags=re.MULTILINE | re.DOTALL)]
 
 
+PAGES_THAT_RUN = ["README.md", "docs/concepts.md", "docs/add-a-backend.md", "docs/lower-ahead-of-time.md"]
+
+
 @pytest.mark.subprocess
-@pytest.mark.parametrize("page", ["README.md", "docs/concepts.md", "docs/add-a-backend.md"])
+@pytest.mark.parametrize("page", PAGES_THAT_RUN)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path) -> None:
     blocks = blocks_of(page)
     assert blocks
     script = tmp_path / "page.py"
     script.write_text("\nprint('<end of block>')\n".join(code for code, _ in blocks), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True)
+    # In a folder of its own: pages save files.
+    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, cwd=tmp_path)
     assert (0, "") == (done.returncode, done.stderr)
     for (_, shown), printed in zip(blocks, done.stdout.split("<end of block>\n"), strict=True):
         # The page leaves out what a "…" stands for.

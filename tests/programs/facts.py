@@ -126,13 +126,3 @@ def fits(t: torch.Tensor, dtype: torch.dtype) -> bool:
         return True
     limits = torch.iinfo(dtype)
     return bool(numbers.min() >= limits.min and numbers.max() <= limits.max)
-
-
-def has_usual_strides(t: torch.Tensor) -> bool:
-    """Whether a tensor that is contiguous also has the strides of one: where a size is 1, PyTorch takes any stride.
-
-    Where two gradients of one tensor meet, eager adds in place and keeps the strides of the first. The device adds into
-    a new tensor (autograd sees that its storage has another owner, the Python object that holds the value), and that
-    has the usual strides. With a size of 1 the difference can be seen and moves nothing.
-    """
-    return not t.is_contiguous() or t.stride() == torch.empty(t.shape, device="meta").stride()

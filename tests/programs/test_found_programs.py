@@ -96,3 +96,25 @@ def test_a_write_by_a_mask_that_overlaps_what_is_written_is_refused() -> None:
         return [t4, t5, t6, e_t0, e_t1, e_t2]
 
     check_program(program)
+
+
+def test_a_write_through_wider_elements_of_a_storage_that_is_no_multiple_of_them() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t0 = torch.linspace(-3, 3, 7, device=D)
+        t1 = torch.tanh(t0)
+        t1.set_(t0.untyped_storage(), 2, [2, 2], [2, 1])
+        torch.view_as_complex(t1).copy_(torch.tensor(-2, device=D))
+        return [t0, t1]
+
+    check_program(program)
+
+
+def test_gradients_that_meet_may_differ_in_strides_that_lead_nowhere() -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        t0 = torch.zeros(4, device=D).as_strided([2, 1], [2, 1], 1)
+        t0.t_()
+        t3 = t0.detach().clone().requires_grad_()
+        (t3 * t3).sum().backward()
+        return [t3.grad]
+
+    check_program(program)

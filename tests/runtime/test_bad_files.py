@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import torchport_runtime
 from aot.subjects import Blocks, spec_of
 from runtime.files import members_of, write_members
-from runtime.fuzz import check_mutants
+from runtime.fuzz import READERS, check_mutants
 from torchport.aot.restoring import load
 from torchport.aot.to_backend import to_backend
 from torchport_runtime.container import Writer
@@ -25,6 +25,7 @@ from torchport_runtime.errors import (
     SavedFileError,
     TargetMismatchError,
 )
+from torchport_runtime.saved_module import open_module
 
 LOADERS: list[Callable[[Path], object]] = [load, torchport_runtime.load]
 
@@ -144,5 +145,18 @@ def test_mutants_load_or_raise_errors_of_ours(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     outcomes = check_mutants(folder, 250, seed=7)
-    assert outcomes["DamagedFileError"] > 100
-    assert isinstance(outcomes, Counter)
+    for reader in READERS:
+        assert outcomes[f"{reader}: DamagedFileError"] > 100
+        assert outcomes[f"{reader}: loads and gives the same"] > 0
+
+
+def test_no_byte_of_the_manifest_changes_unseen(tmp_path: Path) -> None:
+    path = tmp_path / "m.tport"
+    to_backend("interpreter", nn.Linear(2, 2).eval(), spec_of(torch.ones(2, 2))).save(path)
+    whole = path.read_bytes()
+    begin = whole.index(b'{\n "format"')
+    end = whole.index(b"graphs/forward.txt", whole.rindex(b'"members"')) + 200
+    for at in range(begin, end, 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(DamagedFileError, match=r"'manifest\.json' is not what was saved"):
+            open_module(path)

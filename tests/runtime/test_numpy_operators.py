@@ -48,6 +48,15 @@ MORE_CALLS: dict[str, list[tuple[Any, ...]]] = {
         (torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), 0.0, True),
     ],
     "fmod.Scalar": [(N, 4), (X, 0.3)],
+    "linalg_vector_norm.default": [
+        *(
+            (X, order, dims, keepdim)
+            for order in (0, 1, 2.0, 3.5, float("inf"), -float("inf"))
+            for dims, keepdim in ((None, False), ([-1], True))
+        ),
+        (X.half(),),
+        (X, 2, None, False),
+    ],
     "gt.Scalar": [(N, 4), (X, 0.3)],
     "pow.Scalar": [(2, X), (2.5, N.abs())],
     "scatter.value": [(X, 1, torch.tensor([[0, 2], [1, 3]]), 7.5), (N, 0, torch.tensor([[0, 2, 1]]), 7)],

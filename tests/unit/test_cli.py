@@ -25,7 +25,7 @@ def test_help_has_one_line_for_each_command(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_only_finished_commands_are_listed() -> None:
-    assert ["demo", "backends", "bench"] == list(COMMANDS)
+    assert ["demo", "backends", "lower", "run", "inspect", "bench"] == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -51,7 +51,8 @@ def test_without_a_command_the_help_is_shown_and_the_code_is_2(capsys: pytest.Ca
 def test_a_misspelt_command_gets_a_suggestion(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([typed]) == 2
     assert capsys.readouterr().err == (
-        f"torchport: there is no command {typed!r}. Did you mean {meant!r}? The commands are: demo, backends, bench.\n"
+        f"torchport: there is no command {typed!r}. Did you mean {meant!r}? "
+        "The commands are: demo, backends, lower, run, inspect, bench.\n"
     )
 
 

@@ -8,6 +8,7 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from torchport.aot.compile_spec import CompileSpec
 from torchport.errors import CaptureError
 from torchport.ir.fx_import import import_fx
 from torchport.ir.size_expression import SizeExpression, expression_text
+
+_CHECK = torch.ops.aten._assert_tensor_metadata.default
 
 Capturable = nn.Module | ExportedProgram | str | Path
 
@@ -49,18 +52,42 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
         # torch.export takes a module's forward, so another method is the forward of a shallow copy.
         subject = copy.copy(module)
         subject.__dict__["forward"] = types.MethodType(getattr(type(module), name), subject)
+    args, kwargs = _distinct(module, spec)
     try:
         with _torch_warns_of_itself():
-            program = torch.export.export(
-                subject, spec.args, dict(spec.kwargs or {}), dynamic_shapes=spec.dynamic_shapes, strict=False
-            )
+            program = torch.export.export(subject, args, kwargs, dynamic_shapes=spec.dynamic_shapes, strict=False)
     except Exception as error:
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        # Up to the first empty line; torch's advice on flags of its own follows.
+        reason = "\n  ".join(takewhile(str.strip, lines))
         raise CaptureError(
-            f"{type(module).__name__}.{name} cannot be captured by torch.export: {str(error).strip().splitlines()[0]}"
+            f"{type(module).__name__}.{name} cannot be captured by torch.export: {reason}"
             f"\nSee the cause above. Python control flow over values of tensors, and calls out of PyTorch, have to go."
         ) from error
     parameters = list(inspect.signature(method).parameters.values())
     return capture_program(name, program, parameters, module.training)
+
+
+def _distinct(module: nn.Module, spec: CompileSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example arguments, each tensor another object.
+
+    torch.export takes one tensor that is given twice, or is a weight too, for one input, and the graph would use a
+    single one of them ever after.
+    """
+    seen = {id(t) for t in (*module.parameters(), *module.buffers())}
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) in seen:
+            leaf = leaf.detach().clone(memory_format=torch.preserve_format).requires_grad_(leaf.requires_grad)
+        seen.add(id(leaf))
+        kept.append(leaf)
+        return leaf
+
+    kept: list[torch.Tensor] = []  # an id is an object's own only while it lives
+    args, kwargs = pytree.tree_map(own, (spec.args, dict(spec.kwargs or {})))
+    return args, kwargs
 
 
 @contextmanager
@@ -112,6 +139,7 @@ def capture_program(
         raise CaptureError(
             f"{name} cannot be captured: torch cannot decompose it to core operators: {reason}\nSee the cause above."
         ) from error
+    _drop_checks_of_types(program.graph)
     signature = program.graph_signature
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
     weights: dict[str, torch.Tensor] = {}
@@ -175,13 +203,24 @@ def capture_program(
         symbols,
         program.call_spec.in_spec,
         program.call_spec.out_spec,
-        parameters if parameters is not None else _made_up_parameters(program.call_spec.in_spec),
+        parameters if parameters is not None else _made_up_parameters(program.call_spec.in_spec, list(user_inputs)),
         weights,
         frozenset(state),
         training,
         program,
         {n: by_name[n.name] for n in program.graph.nodes if n.name in by_name},
     )
+
+
+def _drop_checks_of_types(graph: fx.Graph) -> None:
+    """Takes out the calls by which torch.export asserts a dtype or a layout where ``Tensor.to`` is called.
+
+    The graph itself says both, so they say nothing that may fail, and every backend would have to know them.
+    """
+    for node in list(graph.nodes):
+        sizes_and_strides = (*node.args[1:3], node.kwargs.get("size"), node.kwargs.get("stride"))
+        if node.target is _CHECK and all(x is None for x in sizes_and_strides):
+            graph.erase_node(node)
 
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:
@@ -244,7 +283,13 @@ def _output(value: Any, names: dict[str, str]) -> Any:
     return Constant(value)
 
 
-def _made_up_parameters(in_spec: pytree.TreeSpec) -> list[inspect.Parameter]:
+def _made_up_parameters(in_spec: pytree.TreeSpec, inputs: list[str]) -> list[inspect.Parameter]:
+    """Parameters of an exported program, which keeps the names of its flat inputs only."""
     args, kwargs = in_spec.children()
-    positional = [inspect.Parameter(f"arg{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(args.num_children)]
-    return positional + [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in kwargs.context]
+    parameters = []
+    leaf = 0
+    for i, child in enumerate(args.children()):
+        name = inputs[leaf] if child.is_leaf() else f"arg{i}"
+        parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD))
+        leaf += child.num_leaves
+    return parameters + [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in kwargs.context]

@@ -9,7 +9,7 @@ from typing import Any
 from torchport.aot.execution import Call, Fallback, delegated, falling_back, unavailable, with_fallback
 from torchport.backend.delegate import PyTorchBackendInterface, availability_of
 from torchport.backend.delegates import find_delegate
-from torchport.errors import BackendNotAvailableError, UnknownBackendError
+from torchport.errors import BackendNotAvailableError, SavedFileError, UnknownBackendError
 from torchport.ir.graph import Graph
 
 
@@ -42,6 +42,7 @@ class LoadedParts:
     Raises:
         UnknownBackendError, BackendNotAvailableError: the backend is missing and ``require`` is set, or it is there and
             cannot load a part; neither for parts that have a graph.
+        SavedFileError: a part asks for what no file may have.
     """
 
     def __init__(self, backend: str, parts: Mapping[str, PartToLoad], require: bool, remedy: str = "") -> None:
@@ -69,6 +70,8 @@ class LoadedParts:
             self._handles = dict(
                 instance.compile({n: p.payload for n, p in parts.items()}, {n: p.options for n, p in parts.items()})
             )
+        except SavedFileError:
+            raise  # the file asks for what no file may have; nothing of it is used
         except Exception as error:
             if len(cannot_fall) == len(parts):
                 raise BackendNotAvailableError(backend, _reason(error)) from error

@@ -25,6 +25,7 @@ def plan_method(
     partition: bool,
     backend: str,
     submodules: Sequence[str] = (),
+    kept_whole: Callable[[Graph], Sequence[Sequence[Node]]] = lambda graph: (),
 ) -> Plan:
     """The plan of a captured method.
 
@@ -34,25 +35,45 @@ def plan_method(
         partition: whether what is refused may run in the interpreter.
         backend: its name, for messages.
         submodules: dotted names, where only these are to be lowered.
+        kept_whole: the groups of nodes that the backend runs in one part or not at all.
 
     Raises:
         UnsupportedNodesError: nodes are refused, and ``partition`` is off; all of them are listed.
     """
     owner = _owners(capture, submodules)
-    refusals = _refusals(capture.graph, supports, owner if submodules else None)
+    groups = [*quantized_groups(capture.graph), *map(list, kept_whole(capture.graph))]
+    refusals = _refusals(capture.graph, supports, owner if submodules else None, groups)
+    parts = _parts(capture, refusals, owner, submodules)
+    while cut_groups := _cut_groups(groups, parts):
+        for group in cut_groups:
+            reason = "its group would be in several parts, and the backend runs it whole or not at all"
+            refusals += [Refusal(node, reason) for node in group]
+        parts = _parts(capture, refusals, owner, submodules)
     wanted = [r for r in refusals if (not submodules or id(r.node) in owner) and not is_lowered_call(r.node)]
     if wanted and not partition:
         raise UnsupportedNodesError(backend, capture.name, list(map(str, wanted)), _size(capture.graph))
-    refused = {id(r.node) for r in refusals}
-    parts: list[list[Node]] = []
-    if not submodules:
-        parts = _propose(capture, refused)
-    for one in submodules:  # a part of one submodule never grows into another
-        parts += _propose(capture, refused | {n for n, name in owner.items() if name != one})
     position = {id(n): i for i, n in enumerate(capture.graph.nodes)}
     parts.sort(key=lambda nodes: position[id(nodes[0])])
     graph, graphs = cut(capture.graph, parts, [f"p{i}" for i in range(len(parts))])
     return Plan(graph, graphs, refusals)
+
+
+def _parts(
+    capture: Capture, refusals: Sequence[Refusal], owner: Mapping[int, str], submodules: Sequence[str]
+) -> list[list[Node]]:
+    refused = {id(r.node) for r in refusals}
+    if not submodules:
+        return _propose(capture, refused)
+    parts: list[list[Node]] = []
+    for one in submodules:  # a part of one submodule never grows into another
+        parts += _propose(capture, refused | {n for n, name in owner.items() if name != one})
+    return parts
+
+
+def _cut_groups(groups: Sequence[list[Node]], parts: Sequence[list[Node]]) -> list[list[Node]]:
+    """The groups of which some nodes are in one part and some are not."""
+    part_of = {id(node): i for i, part in enumerate(parts) for node in part}
+    return [group for group in groups if len({part_of.get(id(node)) for node in group}) > 1]
 
 
 def _owners(capture: Capture, submodules: Sequence[str]) -> dict[int, str]:
@@ -70,7 +91,12 @@ def _size(graph: Graph) -> int:
     return sum(not n.is_device_data for n in graph.nodes)
 
 
-def _refusals(graph: Graph, supports: Callable[[Node], Support], owner: dict[int, str] | None) -> list[Refusal]:
+def _refusals(
+    graph: Graph,
+    supports: Callable[[Node], Support],
+    owner: dict[int, str] | None,
+    groups: Sequence[Sequence[Node]],
+) -> list[Refusal]:
     found: dict[int, Refusal] = {}
     for node in graph.nodes:
         if owner is not None and id(node) not in owner and not node.is_device_data:
@@ -81,7 +107,7 @@ def _refusals(graph: Graph, supports: Callable[[Node], Support], owner: dict[int
             answer = supports(node)
             if not answer:
                 found[id(node)] = Refusal(node, answer.reason or "the backend gives no reason")
-    for group in quantized_groups(graph):
+    for group in groups:
         first = next((found[id(n)] for n in group if id(n) in found), None)
         if first is not None:
             for node in group:

@@ -22,6 +22,7 @@ from torchport.ir.graph import Graph
 from torchport.ir.parser import parse_graph
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
+from torchport.ir.untrusted import graphs_from_a_file
 from torchport_runtime.checks import GraphFacts, check_module
 from torchport_runtime.saved_module import SavedModule, open_module
 from torchport_runtime.weights import RawTensor
@@ -42,11 +43,12 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
     if fallback is not None and fallback not in FALLBACKS:
         raise CompileSpecError(f"load(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
     found = open_module(path, writable=True)
-    graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
-    check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
-    methods = {name: _method_from_file(name, m, graphs, found) for name, m in found.manifest.methods.items()}
-    chosen = fallback or found.manifest.fallback
-    module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
+    with graphs_from_a_file():
+        graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
+        check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
+        methods = {name: _method_from_file(name, m, graphs, found) for name, m in found.manifest.methods.items()}
+        chosen = fallback or found.manifest.fallback
+        module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
     for name, value in found.manifest.attributes.items():
         if not name.isidentifier() or module.has_itself(name):
             raise DamagedFileError(f"{found.path}: the attribute {name!r} would hide one that a lowered module has")

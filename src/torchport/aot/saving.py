@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ import torchport_runtime.manifest as saved
 from torchport.aot.captured import Constant
 from torchport.aot.method import Method
 from torchport.aot.tree_specs import tree_of_spec
+from torchport.backend import backends
 from torchport.errors import SavedFileError
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
@@ -59,9 +61,16 @@ def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
     if wrong:
         raise SavedFileError("\n  ".join([f"cannot save {os.fspath(path)}:", *wrong]))
     manifest = saved.Manifest(
-        module.backend, {"torch": torch.__version__}, "any", module.fallback, methods, weights, attributes
+        module.backend, _versions(module.backend), "any", module.fallback, methods, weights, attributes
     )
     write_module(path, manifest, graphs, tensors, payloads)
+
+
+def _versions(backend: str) -> dict[str, str]:
+    """Of what made the file; a backend that states none is left out."""
+    made = {"torchport": version("torchport"), "torch": torch.__version__}
+    known = backends().get(backend)
+    return made | ({backend: known.version} if known is not None and known.version else {})
 
 
 def _first_names(weights: Mapping[str, torch.Tensor]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from torchport.backend import Support
 from torchport.backend.delegate import DelegatedModule, availability_of
 from torchport.backend.delegates import Delegate, find_delegate
 from torchport.errors import BackendNotAvailableError, CompileSpecError
+from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 
 
@@ -38,7 +39,8 @@ def to_backend(
     Args:
         name: the backend.
         module: a module; an exported program or a ``.pt2`` file, whose one method is ``forward``.
-        method_compile_spec: for each method to lower what it is captured with; not for exported programs.
+        method_compile_spec: for each method to lower what it is captured with; of an exported program, which was
+            captured already, ``{"forward": CompileSpec(options=…)}`` at most.
         partition: whether what the backend refuses runs in the interpreter; if not, it is an error that lists all.
         fallback: ``"error"``, or ``"interpreter"`` to keep the graphs and run them wherever the backend is missing,
             cannot load a part, or fails before it has a result.
@@ -56,8 +58,10 @@ def to_backend(
     specs, inside = _checked(name, module, method_compile_spec, submodules)
     captures = capture_all(module, specs)
     available = _availability(delegate)
-    supports = delegate.instance.supports if delegate.made is not None or available is None else _everything
-    plans = {m: plan_method(c, supports, partition, name, inside) for m, c in captures.items()}
+    made = delegate.instance if delegate.made is not None or available is None else None
+    supports = made.supports if made is not None else _everything
+    kept_whole = made.kept_whole if made is not None else _nothing
+    plans = {m: plan_method(c, supports, partition, name, inside, kept_whole) for m, c in captures.items()}
     graphs = {f"{m}.{p}": graph for m, plan in plans.items() for p, graph in plan.parts.items()}
     options = {f"{m}.{p}": _options(specs, m) for m, plan in plans.items() for p in plan.parts}
     processed = delegate.preprocess(DelegatedModule(graphs), options)
@@ -92,12 +96,14 @@ def _checked(
             f"to_backend({name!r}, …): a {type(module).__name__} cannot be lowered; give a torch.nn.Module, an "
             "ExportedProgram (torch.export.export) or the path of a .pt2 file"
         )
-    if specs or submodules:
+    given = dict(specs or {})
+    options = {m: CompileSpec(options=s.options) for m, s in given.items() if isinstance(s, CompileSpec)}
+    if submodules or given != options or set(given) - {"forward"}:
         raise CompileSpecError(
-            f"to_backend({name!r}, …): an exported program was captured already, so it takes no compile spec and no "
-            "submodules"
+            f"to_backend({name!r}, …): an exported program was captured already, so it takes no submodules and no "
+            'compile spec but {"forward": CompileSpec(options=…)}'
         )
-    return {}, []
+    return options, []
 
 
 def _availability(delegate: Delegate) -> str | None:
@@ -111,6 +117,10 @@ def _availability(delegate: Delegate) -> str | None:
 
 def _everything(node: Node) -> Support:
     return Support(True)
+
+
+def _nothing(graph: Graph) -> Sequence[Sequence[Node]]:
+    return ()
 
 
 def _options(specs: Mapping[str, CompileSpec], method: str) -> Mapping[str, Any] | None:

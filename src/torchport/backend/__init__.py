@@ -13,16 +13,14 @@ from torchport.backend.lazy_tensor import LazyTensor
 from torchport.backend.lowering_context import LoweringContext
 from torchport.backend.null import NullBackend
 from torchport.backend.recording import RecordedCall, RecordingBackend
+from torchport.backend.registering import BackendRegistrar, backends, register_backend
 from torchport.backend.registry import (
-    BackendRegistrar,
     BackendRegistry,
     activate,
-    backends,
     default_registry,
     get_backend,
     get_ir_builder,
     has_backend,
-    register_backend,
 )
 from torchport.ir.builder import IrBuilder
 from torchport.ir.node import Node, Value

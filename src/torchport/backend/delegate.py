@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,10 @@ class PyTorchBackendInterface(ABC):
     def supports(self, node: Node) -> Support:
         """Whether this backend runs the node. What it refuses is left to the interpreter, or an error."""
         return Support(True)
+
+    def kept_whole(self, graph: Graph) -> Sequence[Sequence[Node]]:
+        """Groups of nodes that this backend runs in one part, or not at all; quantized groups are so by themselves."""
+        return ()
 
     def preprocess(self, module: DelegatedModule, method_compile_spec: Mapping[str, Any]) -> dict[str, bytes]:
         """The graphs in the form that is saved. It runs on the host, once; whatever can be done ahead belongs here.

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchport.backend.delegate import DelegatedModule, PyTorchBackendInterface
-from torchport.backend.registry import default_registry
+from torchport.backend.availability import Availability
+from torchport.backend.delegate import DelegatedModule, PyTorchBackendInterface, availability_of
+from torchport.backend.registration import is_delegate_only
+from torchport.backend.registry import check_name, default_registry
 from torchport.backend.verification import describe
-from torchport.errors import BackendNotAvailableError, BackendRegistrationError, UnknownBackendError
+from torchport.errors import BackendError, BackendNotAvailableError, BackendRegistrationError, UnknownBackendError
 
 Preprocess = Callable[[DelegatedModule, Mapping[str, Any]], dict[str, bytes]]
 DelegateSource = PyTorchBackendInterface | type[PyTorchBackendInterface] | Callable[[], PyTorchBackendInterface]
@@ -69,8 +71,10 @@ def register_delegate(name: str, source: DelegateSource, preprocess: Preprocess 
     """Takes a name for a delegate.
 
     Raises:
-        BackendRegistrationError: the name is taken, both owners are named; or methods are missing, all are listed.
+        BackendRegistrationError: the name is not legal, or taken, both owners are named; or methods are missing, all
+            are listed.
     """
+    check_name(name)
     owner = owner or describe(source)
     if isinstance(source, type):
         missing = sorted(getattr(source, "__abstractmethods__", ()))
@@ -83,13 +87,20 @@ def register_delegate(name: str, source: DelegateSource, preprocess: Preprocess 
         holder = _delegates.get(name)
         taken_by = holder.owner if holder is not None else None
         if taken_by is None and name in default_registry().names():
-            taken_by = default_registry().registration(name).owner
+            taken_by = _installed_owner(name)
         if taken_by is not None:
             raise BackendRegistrationError(
                 f"register_backend({name!r}, …): the name is taken by {taken_by}; {owner} cannot have it too. "
                 "Choose another name, or unregister the first one."
             )
         _delegates[name] = Delegate(name, owner, source, preprocess)
+
+
+def _installed_owner(name: str) -> str:
+    try:
+        return default_registry().registration(name).owner
+    except BackendError:  # it cannot be used, and has the name all the same
+        return f"the backend {name!r} that is installed"
 
 
 def unregister_delegate(name: str) -> None:
@@ -103,9 +114,24 @@ def unregister_delegate(name: str) -> None:
             raise UnknownBackendError(name, delegate_names())
 
 
+def delegate_availability(name: str) -> Availability:
+    """Whether a delegate can compile and execute here; one that cannot be made is not available, with the reason."""
+    try:
+        return availability_of(name, find_delegate(name).instance)
+    except BackendNotAvailableError as error:
+        return Availability(False, error.reason)
+    except BackendRegistrationError as error:
+        return Availability(False, str(error))
+
+
 def delegate_names() -> list[str]:
     """The names that :func:`find_delegate` may know."""
     return sorted({*_delegates, *default_registry().names()})
+
+
+def registered_delegates() -> dict[str, Delegate]:
+    """The delegates that were registered under names of their own, by name."""
+    return dict(_delegates)
 
 
 def is_delegate(name: str) -> bool:
@@ -126,6 +152,9 @@ def find_delegate(name: str) -> Delegate:
             return found
         if name not in default_registry().names():
             raise UnknownBackendError(name, delegate_names())
+        installed: Any = default_registry().installed_object(name)
+        if is_delegate_only(installed):
+            return _delegates.setdefault(name, Delegate(name, describe(installed), installed, None))
         registration = default_registry().registration(name)
         second_door = registration.instance.delegate()
         if second_door is None:

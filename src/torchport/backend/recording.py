@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Support
 from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
-from torchport.backend.delegate import PyTorchBackendInterface
+from torchport.backend.delegate import DelegatedModule, Payload, PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.lowering_context import LoweringContext
 from torchport.ir.builder import IrBuilder
+from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.ir.shape import Shape, dtype_name
 
@@ -82,7 +84,8 @@ class RecordingBackend(BackendImplInterface):
 
     def delegate(self) -> PyTorchBackendInterface | None:
         self._record("delegate")
-        return self.inner.delegate()
+        inner = self.inner.delegate()
+        return None if inner is None else RecordingDelegate(inner, self._record)
 
     def cache_key(self) -> str:
         self._record("cache_key")
@@ -201,12 +204,46 @@ class RecordingBackend(BackendImplInterface):
         return self.inner.get_computation_backend_text(computation)
 
 
+class RecordingDelegate(PyTorchBackendInterface):
+    """The delegate of a recording backend: hands every call to ``inner``, after it was recorded with the backend's."""
+
+    def __init__(self, inner: PyTorchBackendInterface, record: Callable[..., None]) -> None:
+        self.inner = inner
+        self._record = record
+
+    def is_available(self) -> bool | Availability:
+        self._record("is_available")
+        return self.inner.is_available()
+
+    def supports(self, node: Node) -> Support:
+        self._record("supports", node=node)
+        return self.inner.supports(node)
+
+    def kept_whole(self, graph: Graph) -> Sequence[Sequence[Node]]:
+        self._record("kept_whole", graph=graph)
+        return self.inner.kept_whole(graph)
+
+    def preprocess(self, module: DelegatedModule, method_compile_spec: Mapping[str, Any]) -> dict[str, bytes]:
+        self._record("preprocess", module=module.graphs, method_compile_spec=method_compile_spec)
+        return self.inner.preprocess(module, method_compile_spec)
+
+    def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+        self._record("compile", processed=processed, method_compile_spec=method_compile_spec)
+        return self.inner.compile(processed, method_compile_spec)
+
+    def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
+        self._record("execute", inputs=inputs)
+        return self.inner.execute(handle, inputs)
+
+
 def summary(value: Any) -> str:
     """A value in few words, without its contents: a tensor by dtype and sizes, a node by operator, a list in part."""
     if isinstance(value, torch.Tensor):
         return f"Tensor {dtype_name(value.dtype)}{list(value.shape)}"
     if isinstance(value, Node):
         return value.call.name
+    if isinstance(value, Graph):
+        return f"Graph of {len(value)} nodes"
     if isinstance(value, BackendDevice | BackendDeviceType | torch.device):
         return str(value)
     if isinstance(value, Mapping):

@@ -11,12 +11,15 @@ from typing import Any
 
 from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Capabilities
+from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.verification import describe, verify_class, verify_target
 from torchport.errors import BackendNotAvailableError, BackendRegistrationError
 
 ENTRY_POINT_GROUP = "torchport.backends"
 """Where an installed distribution names its backends: in ``[project.entry-points."torchport.backends"]``."""
+
+LOWERS_ONLY = "it lowers modules ahead of time (torchport.to_backend); it does not run the lazy device"
 
 BackendSource = BackendImplInterface | type[BackendImplInterface] | Callable[[], BackendImplInterface]
 """What a backend is registered as: itself, its class, or a factory without arguments."""
@@ -129,11 +132,11 @@ def describe_entry_point(point: EntryPoint) -> str:
     return f"{point.value} (entry point of {distribution})"
 
 
-def load_entry_point(name: str, points: tuple[EntryPoint, ...]) -> Registration:
-    """The registration that an entry point stands for; imports the module that it names.
+def load_object(name: str, points: tuple[EntryPoint, ...]) -> object:
+    """The object that an entry point names; imports its module.
 
     Raises:
-        BackendRegistrationError: several distributions claim the name, or the object does not keep the contract.
+        BackendRegistrationError: several distributions claim the name.
         BackendNotAvailableError: its module cannot be imported; that exception is the cause.
     """
     if len(points) > 1:
@@ -143,11 +146,30 @@ def load_entry_point(name: str, points: tuple[EntryPoint, ...]) -> Registration:
         )
     (point,) = points
     try:
-        target = point.load()
+        return point.load()
     except Exception as error:
         reason = f"importing {describe_entry_point(point)} raised {type(error).__name__}: {error}"
         raise BackendNotAvailableError(name, reason) from error
+
+
+def load_entry_point(name: str, points: tuple[EntryPoint, ...]) -> Registration:
+    """The registration that an entry point stands for; imports the module that it names.
+
+    Raises:
+        BackendRegistrationError: several distributions claim the name, or the object does not keep the contract.
+        BackendNotAvailableError: its module cannot be imported, or it lowers modules only.
+    """
+    target = load_object(name, points)
+    (point,) = points
+    if is_delegate_only(target):
+        raise BackendNotAvailableError(name, LOWERS_ONLY)
     return Registration(name, target, describe_entry_point(point), point.dist.version if point.dist else "")
+
+
+def is_delegate_only(source: object) -> bool:
+    """Whether it is a delegate, or the class of one, and no backend of the lazy device."""
+    kind = source if isinstance(source, type) else type(source)
+    return issubclass(kind, PyTorchBackendInterface) and not issubclass(kind, BackendImplInterface)
 
 
 def _module_version(target: object) -> str:

@@ -18,7 +18,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from types import TracebackType
 
 from torchport.backend.availability import Availability
 from torchport.backend.interface import BackendImplInterface
@@ -28,8 +27,8 @@ from torchport.backend.registration import (
     describe_entry_point,
     installed_entry_points,
     load_entry_point,
+    load_object,
 )
-from torchport.backend.verification import describe
 from torchport.errors import (
     BackendNotAvailableError,
     BackendRegistrationError,
@@ -39,6 +38,15 @@ from torchport.errors import (
 from torchport.ir.builder import IrBuilder
 
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that no backend may have (BackendRegistrationError)."""
+    if not _LEGAL_NAME.fullmatch(str(name)):
+        raise BackendRegistrationError(
+            f"register_backend({name!r}, …): a backend's name is letters, digits, '_', '-' and '.', "
+            "and begins with a letter or digit"
+        )
 
 
 class BackendRegistry:
@@ -62,11 +70,7 @@ class BackendRegistry:
         Raises:
             BackendRegistrationError: the name is not legal or is taken, or the backend does not keep the contract.
         """
-        if not _LEGAL_NAME.fullmatch(str(name)):
-            raise BackendRegistrationError(
-                f"register_backend({name!r}, …): a backend's name is letters, digits, '_', '-' and '.', "
-                "and begins with a letter or digit"
-            )
+        check_name(name)
         registration = Registration(name, source, owner)
         with self._lock:
             points = self._points().get(name, ())
@@ -99,6 +103,20 @@ class BackendRegistry:
         """The names of all backends that are registered or installed, sorted; imports none of them."""
         with self._lock:
             return sorted({*self._registrations, *self._points()})
+
+    def installed_object(self, name: str) -> object | None:
+        """What an installed distribution names so, whatever it is; ``None`` where none or several do, or it is broken.
+
+        Its module is imported.
+        """
+        with self._lock:
+            points = self._points().get(name, ())
+        if name in self._registrations or len(points) != 1:
+            return None
+        try:
+            return load_object(name, points)
+        except BackendNotAvailableError:
+            return None
 
     def backends(self) -> dict[str, Availability]:
         """Each backend and whether it can be used here. Imports those that are installed and not imported yet."""
@@ -268,26 +286,6 @@ def default_registry() -> BackendRegistry:
     return _registry
 
 
-def register_backend(name: str, source: BackendSource, *, owner: str | None = None) -> None:
-    """Registers a backend: an instance, its class, or a factory without arguments. It is not activated.
-
-    Args:
-        name: what users call it.
-        source: the backend; its class is verified here, or when a factory's first instance is made.
-        owner: who it belongs to, for messages about names that are taken twice.
-
-    Raises:
-        BackendRegistrationError: the name is not legal or is taken (both owners are named), or the class does not keep
-            the contract (every problem is listed).
-    """
-    _registry.register(name, source, owner=owner)
-
-
-def backends() -> dict[str, Availability]:
-    """Every backend that is registered or installed, by name, and whether it can be used here."""
-    return _registry.backends()
-
-
 def has_backend() -> bool:
     """Whether a backend is active."""
     return _registry.active is not None
@@ -321,38 +319,3 @@ def activate(
 ) -> BackendImplInterface:
     """Makes a backend the active one: :meth:`BackendRegistry.activate` of this process's registry."""
     return _registry.activate(name, before_switch, migrate)
-
-
-class BackendRegistrar:
-    """Registers a backend when it is made, until :meth:`unregister` or the end of its ``with`` block.
-
-    Example:
-        >>> from torchport.backend import BackendRegistrar, NullBackend, backends
-        >>> with BackendRegistrar("nothing", NullBackend):
-        ...     backends()["nothing"].available
-        True
-        >>> "nothing" in backends()
-        False
-    """
-
-    def __init__(self, name: str, factory: BackendSource, *, owner: str | None = None) -> None:
-        self.name = name
-        self._registration: Registration | None = _registry.register(name, factory, owner=owner)
-
-    def unregister(self) -> None:
-        """Gives the name free, once; further calls do nothing. An active backend is deactivated first."""
-        if self._registration is not None:
-            self._registration = None
-            _registry.unregister(self.name)
-
-    def __enter__(self) -> BackendRegistrar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.unregister()
-
-    def __repr__(self) -> str:
-        state = "unregistered" if self._registration is None else describe(self._registration.target)
-        return f"BackendRegistrar({self.name!r}, {state})"

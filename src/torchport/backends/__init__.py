@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 
 from torchport.backend.availability import Availability
-from torchport.backend.registry import backends as _backends
+from torchport.backend.registering import backends as _backends
 
 
 class _CallablePackage(ModuleType):

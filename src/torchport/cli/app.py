@@ -12,9 +12,16 @@ from dataclasses import dataclass
 
 import torch
 
-from torchport.cli import backends, bench, demo
+from torchport.cli import backends, bench, demo, inspect, lower
+from torchport.cli import run as run_command
 from torchport.cli.problem import FAILED, INTERRUPTED, USAGE_PROBLEM, CommandError
-from torchport.errors import BackendNotAvailableError, TorchportError, UnknownBackendError
+from torchport.errors import (
+    BackendNotAvailableError,
+    InvalidArgumentError,
+    SavedFileError,
+    TorchportError,
+    UnknownBackendError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,9 @@ class Command:
 COMMANDS = {
     "demo": Command(demo.SUMMARY, demo.add_arguments, demo.run),
     "backends": Command(backends.SUMMARY, backends.add_arguments, backends.run),
+    "lower": Command(lower.SUMMARY, lower.add_arguments, lower.run),
+    "run": Command(run_command.SUMMARY, run_command.add_arguments, run_command.run),
+    "inspect": Command(inspect.SUMMARY, inspect.add_arguments, inspect.run),
     "bench": Command(bench.SUMMARY, bench.add_arguments, bench.run),
 }
 
@@ -67,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"torchport {parsed.command}: interrupted", INTERRUPTED)
     except (CommandError, UnknownBackendError, BackendNotAvailableError) as problem:
         return _complain(f"torchport {parsed.command}: {problem}", USAGE_PROBLEM)
+    except (SavedFileError, InvalidArgumentError, FileNotFoundError) as problem:
+        return _complain(f"torchport {parsed.command}: {type(problem).__name__}: {problem}", USAGE_PROBLEM)
     except TorchportError as problem:
         return _complain(f"torchport {parsed.command}: {type(problem).__name__}: {problem}", FAILED)
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from torchport.backend.registry import backends as known_backends
+from torchport.backend.registering import backends as known_backends
 
 SUMMARY = "each backend: PASS with its version, or the reason and the remedy"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from torchport.cli.problem import CommandError
 
 SUMMARY = "measure side by side against what is installed here, in ratios"
-BENCHMARKS = ("train_steps", "memory", "import_time")
+BENCHMARKS = ("train_steps", "memory", "import_time", "lowered")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

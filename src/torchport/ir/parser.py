@@ -13,6 +13,8 @@ from torchport.ir.location import TextLocation
 from torchport.ir.node import Node, Value
 from torchport.ir.operators import find_operator, operator_names
 from torchport.ir.shape import Shape, dtype_name
+from torchport.ir.untrusted import refusal
+from torchport_runtime.errors import SavedFileError
 from torchport_runtime.text import grammar
 
 
@@ -48,7 +50,10 @@ class _TorchMakers:
         return Shape(dtype, sizes, strides, symbolic)
 
     def operator(self, name: str) -> Any:
-        return find_operator(name)
+        found = find_operator(name)
+        if reason := refusal(found):
+            raise SavedFileError(f"a saved module may not call {name}: {reason}")
+        return found
 
     def operator_names(self) -> Sequence[str]:
         return operator_names()

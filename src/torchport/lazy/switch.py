@@ -16,7 +16,10 @@ from torchport.backend import (
     activate,
     default_registry,
 )
+from torchport.backend.delegates import is_delegate
+from torchport.backend.registration import LOWERS_ONLY
 from torchport.config import settings
+from torchport.errors import BackendNotAvailableError
 from torchport.lazy import active, rng
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import launch
@@ -41,6 +44,8 @@ def use(name: str) -> None:
             f"use() takes the name of a backend, not {name!r}; register an object first: "
             'torchport.register_backend("mine", Mine), then torchport.use("mine")'
         )
+    if is_delegate(name):
+        raise BackendNotAvailableError(name, LOWERS_ONLY)
     with LOCK:
         activate(name, _finish_pending, _migrate)
         active.forget()

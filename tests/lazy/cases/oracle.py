@@ -98,7 +98,7 @@ def compare(
     *,
     rtol: float | None = None,
     atol: float | None = None,
-    strides: bool = True,
+    strides: bool | str = True,
     on_device: bool = True,
 ) -> None:
     """Both pytrees are equal: structure, metadata, which tensors share a storage, values (read twice)."""
@@ -130,8 +130,12 @@ def _message(path: str) -> Callable[[str], str]:
     return lambda text: f"at {path or 'the result'}: {text}"
 
 
-def metadata(tensor: torch.Tensor, strides: bool = True) -> dict[str, Any]:
-    """Everything that a program can ask of a tensor without reading its values."""
+THAT_MOVE = "that move"
+"""The strides of dimensions with more than one element: no other leads anywhere."""
+
+
+def metadata(tensor: torch.Tensor, strides: bool | str = True) -> dict[str, Any]:
+    """Everything that a program can ask of a tensor without reading its values; of strides all, none, or some."""
     about: dict[str, Any] = {
         "shape": tuple(tensor.shape),
         "dtype": tensor.dtype,
@@ -144,7 +148,8 @@ def metadata(tensor: torch.Tensor, strides: bool = True) -> dict[str, Any]:
         "view": tensor._is_view(),
     }
     if strides and tensor.layout is torch.strided:
-        about["stride"] = tensor.stride()
+        moving = [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+        about["stride"] = moving if strides == THAT_MOVE else tensor.stride()
         about["storage_offset"] = tensor.storage_offset()
     return about
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from programs.facts import has_usual_strides, is_inexact
+from programs.facts import is_inexact
 from programs.forms import Form
 from programs.scene import Scene, Unavailable
 
@@ -15,19 +15,15 @@ def _has_history(t: torch.Tensor) -> bool:
     return t.requires_grad
 
 
-def _can_be_leaf(t: torch.Tensor) -> bool:
-    return is_inexact(t) and has_usual_strides(t)
-
-
 def required(scene: Scene) -> None:
     """A leaf that wants a gradient; some are views, some already have one."""
-    x = scene.own_name(_can_be_leaf) if not scene.once_in(10) else scene.own_name()
+    x = scene.own_name(is_inexact) if not scene.once_in(10) else scene.own_name()
     scene.do(FAMILY, "requires_grad_", f"{x}.requires_grad_({'False' if scene.once_in(10) else ''})")
 
 
 def leaf(scene: Scene) -> None:
     """A new leaf with the contents of something that lives."""
-    x = scene.name(_can_be_leaf)
+    x = scene.name(is_inexact)
     scene.bind(FAMILY, "leaf", f"{x}.detach().clone().requires_grad_()")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from programs.facts import is_inexact, is_real
 from programs.forms import FLOATS, Form
-from programs.scene import Scene
+from programs.scene import Scene, Unavailable
 from programs.statements.writes import guarded, target
 
 FAMILY = "random"
@@ -33,6 +33,8 @@ def like(scene: Scene) -> None:
     x = scene.name(is_inexact, is_real)
     name = scene.choice(("rand_like", "randn_like", "dropout", "bernoulli"))
     if name == "bernoulli":
+        if scene[x].isnan().any():
+            raise Unavailable  # refused, when the value is known
         scene.bind(FAMILY, name, f"torch.bernoulli({x}.detach().sigmoid().round())")
     else:
         scene.bind(FAMILY, name, f"F.dropout({x}, 0.5)" if name == "dropout" else f"torch.{name}({x})")

@@ -82,7 +82,7 @@ def unary(scene: Scene) -> None:
         options += ["sigmoid_()", "tanh_()", "sin_()", "exp_()", "div_(2)", "pow_(2)"]
     if is_integral(t):
         options += ["bitwise_not_()", "bitwise_xor_(1)", "bitwise_and_(3)", "remainder_(3)"]
-    if t.dim() >= 2:
+    if t.dim() >= 2 and not overlaps_itself(t):  # eager does not see there that elements are shared
         options += ["tril_()", "triu_(1)"]
     call = scene.choice(options)
     scene.do(FAMILY, call.partition("(")[0], f"{guarded(scene)}{x}.{call}")
@@ -106,7 +106,9 @@ def copied(scene: Scene) -> None:
         raise Unavailable  # eager gives the nothing that is written a history, also of whole numbers
     if t.numel() == 1 and shares_storage(t, scene[y]):
         raise Unavailable  # eager takes the element itself from ``x[None] = y`` and refuses it from ``copy_``
-    if x.endswith("]") and scene.once_in(2):
+    # Eager fills with what has no dimensions, which gives integers a history (FillBackward), and copies on devices.
+    gives_history = scene[y].requires_grad and not is_inexact(t)
+    if x.endswith("]") and not gives_history and scene.once_in(2):
         scene.do(FAMILY, "setitem", f"{guarded(scene)}{x} = {y}")
     else:
         scene.do(FAMILY, "copy_", f"{guarded(scene)}{x}.copy_({y})")
@@ -212,6 +214,11 @@ def data_replaced(scene: Scene) -> None:
     x = scene.own_name()
     y = scene.name(lambda t: t.dtype is scene[x].dtype and not scene.is_shared(t))
     source = scene.choice((y, f"{y}.data", f"{y} + 1", f"{y}.clone()", f"{x}.data * 2", f"{x}.data[:1]"))
+    given = scene.value(source)
+    if (given.is_conj(), given.is_neg()) != (scene[x].is_conj(), scene[x].is_neg()):
+        # PyTorch takes that on the devices that it names itself, and on no other (has_compatible_shallow_copy_type in
+        # c10/core/TensorImpl.h).
+        raise Unavailable
     scene.do("storage", ".data =", f"{x}.data = {source}")
 
 

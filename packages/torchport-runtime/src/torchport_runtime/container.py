@@ -13,6 +13,7 @@ import os
 import secrets
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import pairwise
@@ -63,6 +64,7 @@ class Container:
                     "LoweredModule.save() wrote."
                 )
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+            self._crcs: dict[str, int] = {}
             try:
                 self._spans = self._read_directory(file, size)
             except BaseException:
@@ -93,6 +95,7 @@ class Container:
             if name in spans:
                 raise DamagedFileError(f"{self.path} has two members {name!r}")
             spans[name] = self._span(entry, size)
+            self._crcs[name] = entry.CRC
         taken = sorted(spans.values())
         for (start, length), (after, _) in pairwise(taken):
             if start + length > after:
@@ -137,6 +140,19 @@ class Container:
         if span is None:
             raise DamagedFileError(f"{self.path} lacks {name!r}, which its manifest names")
         return memoryview(self._map)[span[0] : span[0] + span[1]]
+
+    def read_checked(self, name: str) -> bytes:
+        """A copy of the bytes of a member, compared with the archive's own checksum, a CRC-32.
+
+        It is what guards the manifest, which has the checksums of all others.
+
+        Raises:
+            DamagedFileError: there is no such member, or it is not what was saved.
+        """
+        content = bytes(self.read(name))
+        if zlib.crc32(content) != self._crcs[name]:
+            raise DamagedFileError(f"{self.path}: {name!r} is not what was saved. Copy the file again.")
+        return content
 
 
 def check_name(name: str, path: Path) -> str:

@@ -94,7 +94,7 @@ def open_module(path: str | os.PathLike[str], writable: bool = False) -> SavedMo
         raise DamagedFileError(f"{container.path} has no {MANIFEST}: it is no saved module, or was cut short")
     if container.size_of(MANIFEST) > _MOST_MANIFEST_BYTES:
         raise DamagedFileError(f"{container.path}: a manifest of more than {_MOST_MANIFEST_BYTES} bytes")
-    manifest = Manifest.from_json(bytes(container.read(MANIFEST)))
+    manifest = Manifest.from_json(container.read_checked(MANIFEST))
     check_target(manifest.target, container.path)
     _check_members(container, manifest)
     graphs: dict[str, str] = {}

@@ -83,8 +83,14 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reinterpreted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``aten.view.dtype`` of any value: it asks for a layout, and only the elements matter, in row-major order."""
-    if x.dtype.itemsize != dtype.itemsize and not (x.is_contiguous() and x.storage_offset() == 0):
+    """``aten.view.dtype`` of any value: it asks for a layout, and only the elements matter, in row-major order.
+
+    Nor may memory be left over: PyTorch's scatters of slices fail on that (``clone_preserve_strides`` in
+    aten/src/ATen/native/TensorShape.cpp).
+    """
+    if x.dtype.itemsize != dtype.itemsize and not (
+        x.is_contiguous() and x.storage_offset() == 0 and x.untyped_storage().nbytes() % dtype.itemsize == 0
+    ):
         x = x.clone(memory_format=torch.contiguous_format)
     return x.view(dtype)
 

@@ -144,6 +144,23 @@ def _logsumexp(x: Array, dims: Any, keepdim: bool = False) -> Any:
     return found if keepdim else np.squeeze(found, axes)
 
 
+def _vector_norm(x: Array, order: Any = 2, dims: Any = None, keepdim: bool = False, dtype: DType | None = None) -> Any:
+    x = x if dtype is None else x.astype(numpy_dtype(dtype.name))
+    size = _wide(np.abs(x))
+    axes = _axes(x, dims)
+    if order == 0:
+        found = np.count_nonzero(size, axes, keepdims=keepdim)
+    elif order == np.inf:
+        found = np.max(size, axes, keepdims=keepdim, initial=0)
+    elif order == -np.inf:
+        found = np.min(size, axes, keepdims=keepdim)
+    elif order == 2:
+        found = np.sqrt(np.sum(size * size, axes, keepdims=keepdim))
+    else:
+        found = np.sum(size**order, axes, keepdims=keepdim) ** size.dtype.type(1 / order)
+    return np.asarray(found).astype(x.real.dtype)
+
+
 REDUCTIONS: dict[str, Function] = {
     **{f"aten.sum.{v}": _sum for v in ("default", "dim_IntList")},
     **{f"aten.mean.{v}": _mean for v in ("default", "dim")},
@@ -169,5 +186,6 @@ REDUCTIONS: dict[str, Function] = {
     "aten._softmax.default": _softmax,
     "aten._log_softmax.default": _log_softmax,
     "aten.logsumexp.default": _logsumexp,
+    "aten.linalg_vector_norm.default": _vector_norm,
 }
 """Operator → its function of arrays and numbers."""
