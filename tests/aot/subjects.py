@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from torchport.aot.compile_spec import CompileSpec
+from torchport.aot.lowered_module import LoweredModule
+from torchport.aot.restoring import load
 from torchport.backend import Availability, BackendRegistrar, Node, PyTorchBackendInterface, Support
 from torchport.backends.interpreter import InterpreterBackend
 
@@ -93,8 +96,24 @@ class Blocks(nn.Module):
         return self.second(torch.sin(self.first(x))).sum(-1)
 
 
+class Scaled(nn.Module):
+    """One weight, three operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(5))
+
+    def forward(self, x, h):
+        return torch.sin(x * self.scale) + h
+
+
 def spec_of(*args: Any, **kwargs: Any) -> dict[str, CompileSpec]:
     return {"forward": CompileSpec(args, kwargs)}
+
+
+def again(lowered: LoweredModule, folder: Path) -> LoweredModule:
+    lowered.save(folder / "m.tport")
+    return load(folder / "m.tport")
 
 
 class Switched(PyTorchBackendInterface):

@@ -127,9 +127,18 @@ def capture_program(
         program: the program; it is decomposed to core ATen operators.
         parameters: of the method's signature; ``None`` where it is not known, and made up from the inputs.
         training: whether the module was in training mode.
+
+    Raises:
+        CaptureError: torch cannot decompose it, or it has what no graph of ours has.
     """
-    with _torch_warns_of_itself():
-        program = program.run_decompositions()
+    try:
+        with _torch_warns_of_itself():
+            program = program.run_decompositions()
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CaptureError(
+            f"{name} cannot be captured: torch cannot decompose it to core operators: {reason}\nSee the cause above."
+        ) from error
     _drop_checks_of_types(program.graph)
     signature = program.graph_signature
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -161,20 +162,25 @@ def unavailable(name: str, backend: str, reason: str) -> Call:
 
 def with_fallback(name: str, first: Call, graph: Graph, log: list[Fallback]) -> Call:
     """The same, run by the interpreter when the backend fails before it has a result."""
-    second: list[Call] = []
-    found: list[Fallback] = []
+    second: list[tuple[Call, Fallback]] = []
+    lock = threading.Lock()
 
     def call(inputs: list[Any]) -> list[Any]:
         try:
             return first(inputs)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises; it is the reason that is reported
             reason = f"{type(error).__name__}: {error}"
-        if not second:
-            second.append(interpreted(name, graph))
-            found.append(_note(name, reason, log))
-        found[0].calls += 1
-        _FALLBACKS.value += 1
-        return second[0](inputs)
+        with lock:  # threads that fail at once make one note
+            is_first = not second
+            if is_first:
+                second.append((interpreted(name, graph), Fallback(name, reason)))
+                log.append(second[0][1])
+            run, note = second[0]
+            note.calls += 1
+            _FALLBACKS.value += 1
+        if is_first:
+            _warn(note)
+        return run(inputs)
 
     return call
 
@@ -182,7 +188,9 @@ def with_fallback(name: str, first: Call, graph: Graph, log: list[Fallback]) -> 
 def falling_back(name: str, reason: str, graph: Graph, log: list[Fallback]) -> Call:
     """How a part is called whose backend is missing, by the interpreter."""
     second = interpreted(name, graph)
-    found = _note(name, reason, log)
+    found = Fallback(name, reason)
+    log.append(found)
+    _warn(found)
 
     def call(inputs: list[Any]) -> list[Any]:
         found.calls += 1
@@ -192,8 +200,5 @@ def falling_back(name: str, reason: str, graph: Graph, log: list[Fallback]) -> C
     return call
 
 
-def _note(name: str, reason: str, log: list[Fallback]) -> Fallback:
-    found = Fallback(name, reason)
-    log.append(found)
-    warnings.warn(f"{name} runs in the interpreter: {reason}", UserWarning, stacklevel=4)
-    return found
+def _warn(note: Fallback) -> None:
+    warnings.warn(f"{note.part} runs in the interpreter: {note.reason}", UserWarning, stacklevel=4)

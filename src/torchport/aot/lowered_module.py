@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import threading
@@ -29,9 +30,10 @@ class LoweredModule(nn.Module):
     """What :func:`torchport.to_backend` and :func:`torchport.load` give.
 
     Each method of the compile spec is a method here, with the signature that it had. Weights and state are parameters
-    and buffers under their names, copies of the module's; a call changes the state as the module would have.
+    and buffers under their names, copies of the module's; a call changes the state as the module would have, and uses
+    the weights that are there when it is made.
 
-    Calls compute no gradients. They are made one at a time where a method has state.
+    Calls compute no gradients. They are made one at a time where methods read or change state.
 
     Args:
         backend: the name of the backend that it was lowered to.
@@ -57,15 +59,17 @@ class LoweredModule(nn.Module):
         self._methods = dict(methods)
         self.fallback = fallback
         self._fallbacks: list[Fallback] = []
-        self._weights = dict(weights)
         for name, tensor in weights.items():
             _register(self, name, tensor)
+        self._forms = {name: (tensor.dtype, tensor.shape) for name, tensor in weights.items()}
         self.train(any(m.training for m in methods.values()))
-        lock = threading.RLock()
+        self._turns = Turns()
+        written = {id(weights[w]) for m in methods.values() for kind, w in m.results if kind == "state"}
+        state = frozenset(name for name, tensor in weights.items() if id(tensor) in written)
         calls = self._part_calls(require)
         self._functions: dict[str, GraphFunction] = {}
         for name, method in methods.items():
-            function = GraphFunction(method, _Runner(self, method, calls[name], lock))
+            function = GraphFunction(method, _Runner(self, method, calls[name], state))
             self._functions[name] = function
             self.__dict__[name] = function
         self._made = frozenset(self.__dict__)
@@ -81,13 +85,26 @@ class LoweredModule(nn.Module):
             return super().__call__(*args, **kwargs)
         return self._functions["forward"](*args, **kwargs)
 
+    @property
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """The weights and state as they are now: those of the methods, then parameters and buffers that were added."""
+        now: dict[str, torch.Tensor] = dict(self.named_parameters(remove_duplicate=False))
+        now.update(self.named_buffers(remove_duplicate=False))
+        added = [n for n, t in self.state_dict(keep_vars=True).items() if n not in self._forms and n in now]
+        return {name: now[name] for name in (*self._forms, *added) if name in now}
+
     def own_attributes(self) -> dict[str, Any]:
         """What was set on it after it was lowered."""
         return {k: v for k, v in self.__dict__.items() if k not in self._made and k != "_made"}
 
+    def has_itself(self, name: str) -> bool:
+        """Whether an attribute of this name is a lowered module's own, and not one that can be set on it and saved."""
+        return name in self._made or name == "_made" or hasattr(type(self), name)
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it to a file, whole or not at all: :func:`torchport.aot.saving.save`."""
-        save(self, path)
+        """Writes it to a file, whole or not at all, between two calls: :func:`torchport.aot.saving.save`."""
+        with self._turns.lock:
+            save(self, path)
 
     def explain(self) -> str:
         """Which parts there are, what was refused and why, what crosses each boundary, which fallbacks happened."""
@@ -114,10 +131,20 @@ class LoweredModule(nn.Module):
         }
 
 
+class Turns:
+    """What methods with state take turns by; a copy of a module has another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Turns:
+        return Turns()
+
+
 class _Runner:
     """Runs one method: from arguments to results."""
 
-    def __init__(self, module: LoweredModule, method: Method, calls: Mapping[str, Call], lock: threading.RLock) -> None:
+    def __init__(self, module: LoweredModule, method: Method, calls: Mapping[str, Call], state: frozenset[str]) -> None:
         self._module = module
         self._method = method
         self._arguments = Arguments(method)
@@ -125,20 +152,37 @@ class _Runner:
         self._program = MethodProgram(method, calls)
         self._numbers = number_expressions(method, self._program.numbers)
         self._sources = tuple(method.arguments)
-        self._weights = module._weights
-        self._writes = [(i, kind, where) for i, (kind, where) in enumerate(method.results) if kind != "user"]
+        # For each tensor what it is found in (None: the inputs), and where; so a weight that is replaced is found too.
+        self._reads: tuple[tuple[Any, Any], ...] = tuple(
+            (None, w) if kind == "user" else _place(module, w) for kind, w in method.arguments
+        )
+        self._writes: tuple[tuple[int, Any, Any], ...] = tuple(
+            (i, *((None, w) if kind == "input" else _place(module, w)))
+            for i, (kind, w) in enumerate(method.results)
+            if kind != "user"
+        )
         self._user = tuple(i for i, (kind, _) in enumerate(method.results) if kind == "user")
-        self._lock = lock if any(kind == "state" for kind, _ in method.results) else None
+        touched = {w for kind, w in (*method.arguments, *method.results) if kind in ("weight", "state")}
+        self._turns = module._turns if touched & state else None
         self._warned = False
         self._inner: Inner | None = None
         self._key = ""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Runner:
+        """The same of a copied module: weights, state and turns are that one's, what never changes is shared."""
+        made = copy.copy(self)
+        memo[id(self)] = made
+        for name in ("_module", "_reads", "_writes", "_turns"):
+            setattr(made, name, copy.deepcopy(getattr(self, name), memo))
+        made._inner = None
+        return made
+
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._module.training is not self._method.training and not self._warned:
             self._warn()
-        if self._lock is None:
+        if self._turns is None:
             return self._run(args, kwargs)
-        with self._lock:
+        with self._turns.lock:
             return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -147,13 +191,12 @@ class _Runner:
         leaves = self._arguments.flatten(args, kwargs)
         symbols = self._arguments.symbols(leaves)
         self._arguments.check(leaves, symbols)
-        weights = self._weights
-        inputs = [leaves[where] if kind == "user" else weights[where] for kind, where in self._sources]
+        inputs = [leaves[where] if store is None else store[where] for store, where in self._reads]
         inputs += [n(symbols) if callable(n) else n for n in self._numbers]
         with torch.no_grad():
             results = self._program(inputs)
-            for i, kind, where in self._writes:
-                (leaves[where] if kind == "input" else weights[where]).copy_(results[i])
+            for i, store, where in self._writes:
+                (leaves[where] if store is None else store[where]).copy_(results[i])
         return self._results.unflatten([results[i] for i in self._user], symbols)
 
     def _captured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -170,11 +213,10 @@ class _Runner:
                 self._program,
             )
             self._key = register_inner(self._inner)
-        weights = dict(self._module.named_buffers()) | dict(self._module.named_parameters())
-        tensors = [leaves[where] if kind == "user" else weights[where] for kind, where in self._sources]
+        tensors = [leaves[where] if store is None else store[where] for store, where in self._reads]
         results = call_inner(tensors, self._key)
-        for i, kind, where in self._writes:
-            (leaves[where] if kind == "input" else weights[where]).copy_(results[i])
+        for i, store, where in self._writes:
+            (leaves[where] if store is None else store[where]).copy_(results[i])
         return self._results.unflatten([results[i] for i in self._user], symbols)
 
     def _numbers_of(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
@@ -191,6 +233,13 @@ class _Runner:
             UserWarning,
             stacklevel=5,
         )
+
+
+def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """What a parameter or buffer is found in, and its name there."""
+    path, _, last = name.rpartition(".")
+    owner = module.get_submodule(path)
+    return owner._parameters if last in owner._parameters else owner._buffers, last
 
 
 def _register(module: nn.Module, name: str, tensor: torch.Tensor) -> None:

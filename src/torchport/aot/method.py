@@ -58,6 +58,10 @@ class Method:
     options: Mapping[str, Any] | None
     refusals: list[Refusal] = field(default_factory=list)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Method:
+        # Nothing changes a method, and a payload is too large to have twice.
+        return self
+
 
 def method_of(
     capture: Capture, plan: Plan, backend: str, payloads: Mapping[str, bytes], options: Mapping[str, Any] | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
     """
     if fallback is not None and fallback not in FALLBACKS:
         raise CompileSpecError(f"load(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
-    found = open_module(path)
+    found = open_module(path, writable=True)
     with graphs_from_a_file():
         graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
         check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
@@ -51,6 +50,8 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
         chosen = fallback or found.manifest.fallback
         module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
     for name, value in found.manifest.attributes.items():
+        if not name.isidentifier() or module.has_itself(name):
+            raise DamagedFileError(f"{found.path}: the attribute {name!r} would hide one that a lowered module has")
         setattr(module, name, value)
     return module
 
@@ -99,10 +100,8 @@ def _tensor(raw: RawTensor, weight: saved.Weight) -> torch.Tensor:
 
 
 def _mapped(data: memoryview) -> torch.Tensor:
-    """Bytes of a read-only mapping as a tensor. Nothing writes to it: state is copied, and calls change state only."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the memory is read-only
-        return torch.frombuffer(data, dtype=torch.uint8)
+    """Mapped bytes as a tensor. Whoever writes to it (``load_state_dict`` does) has a copy of those pages."""
+    return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def _method_from_file(name: str, m: saved.Method, graphs: Mapping[str, Graph], found: SavedModule) -> Method:

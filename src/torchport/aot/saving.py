@@ -45,13 +45,18 @@ def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
     graphs: dict[str, str] = {}
     payloads: dict[str, bytes | memoryview] = {}
     methods = {}
+    now = module._weights
+    first = _first_names(now)
     for name, method in module._methods.items():
-        methods[name] = _method_to_file(method, module.fallback, graphs, payloads, wrong)
-    weights, tensors = _weights_to_file(module, wrong)
+        methods[name] = _method_to_file(method, module.fallback, first, graphs, payloads, wrong)
+    wrong += _changes(module, now)
+    weights, tensors = _weights_to_file(module, now, first, wrong)
     attributes = {}
     for name, value in module.own_attributes().items():
         if not _is_json(value):
-            wrong.append(f"the attribute {name!r} is a {type(value).__name__}; {_SAVED_KINDS}")
+            wrong.append(f"the attribute {name!r} is a {type(value).__name__}; {_SAVED_KINDS}, and tensors as buffers")
+        if module.has_itself(name):
+            wrong.append(f"the attribute {name!r} hides one that every lowered module has; give it another name")
         attributes[name] = value
     if wrong:
         raise SavedFileError("\n  ".join([f"cannot save {os.fspath(path)}:", *wrong]))
@@ -68,8 +73,41 @@ def _versions(backend: str) -> dict[str, str]:
     return made | ({backend: known.version} if known is not None and known.version else {})
 
 
+def _first_names(weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """For every name of a tensor the first one that it has; under that it is in the file."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in weights.items()}
+
+
+def _changes(module: LoweredModule, now: Mapping[str, torch.Tensor]) -> list[str]:
+    """What was changed since the module was lowered and has no form in a file."""
+    wrong = []
+    for name, form in module._forms.items():
+        found = (now[name].dtype, now[name].shape) if name in now else None
+        if found != form:
+            is_now = "is gone" if found is None else f"is {_form(*found)} now"
+            wrong.append(f"the weight {name!r} {is_now}; the methods take it as {_form(*form)}")
+    plain = vars(nn.Module())
+    for path, inner in module.named_modules():
+        if inner is not module and type(inner) is not nn.Module:
+            wrong.append(f"the submodule {path!r} is a {type(inner).__name__}, which was not lowered")
+        elif inner is not module:
+            set_here = sorted(set(vars(inner)) - set(plain))
+            wrong += [f"the attribute '{path}.{name}' was set on a submodule; set it on the whole" for name in set_here]
+    return wrong
+
+
+def _form(dtype: torch.dtype, sizes: torch.Size) -> str:
+    return f"{dtype_name(dtype)}[{', '.join(map(str, sizes))}]"
+
+
 def _method_to_file(
-    method: Method, fallback: str, graphs: dict[str, str], payloads: dict[str, Any], wrong: list[str]
+    method: Method,
+    fallback: str,
+    first: Mapping[str, str],
+    graphs: dict[str, str],
+    payloads: dict[str, Any],
+    wrong: list[str],
 ) -> saved.Method:
     graphs[f"graphs/{method.name}.txt"] = str(method.graph)
     partitions = {}
@@ -88,7 +126,7 @@ def _method_to_file(
         f"graphs/{method.name}.txt",
         partitions,
         tuple(method.arguments),
-        tuple(method.results),
+        tuple((kind, first.get(w, w) if kind == "state" else w) for kind, w in method.results),
         tuple(_number_to_file(n.numbers[i]) for n, i in method.graph.numbers),
         tuple(map(_input_to_file, method.inputs)),
         tuple(map(_output_to_file, method.outputs)),
@@ -142,15 +180,16 @@ def _parameter_to_file(parameter: inspect.Parameter) -> saved.Parameter:
     return saved.Parameter(parameter.name, parameter.kind.name, has_default, default)
 
 
-def _weights_to_file(module: LoweredModule, wrong: list[str]) -> tuple[dict[str, saved.Weight], dict[str, RawTensor]]:
-    state = {which for m in module._methods.values() for kind, which in m.results if kind == "state"}
+def _weights_to_file(
+    module: LoweredModule, now: Mapping[str, torch.Tensor], first: Mapping[str, str], wrong: list[str]
+) -> tuple[dict[str, saved.Weight], dict[str, RawTensor]]:
+    state = {first.get(w, w) for m in module._methods.values() for kind, w in m.results if kind == "state"}
     weights: dict[str, saved.Weight] = {}
     tensors: dict[str, RawTensor] = {}
-    first: dict[int, str] = {}
-    for name, tensor in module._weights.items():
-        shares = first.setdefault(id(tensor), name)
-        weights[name] = saved.Weight("" if shares == name else shares, name in state, isinstance(tensor, nn.Parameter))
-        if shares != name:
+    for name, tensor in now.items():
+        shares = "" if first[name] == name else first[name]
+        weights[name] = saved.Weight(shares, name in state, isinstance(tensor, nn.Parameter))
+        if shares:
             continue
         dtype = _WEIGHT_NAMES.get(tensor.dtype)
         if dtype is None:

@@ -7,10 +7,11 @@ the same.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import secrets
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -46,13 +47,14 @@ class Container:
 
     Args:
         path: the file.
+        writable: whether what is read may be written to. The file stays as it is: a page that is written to is copied.
 
     Raises:
         FileNotFoundError: there is no such file.
         DamagedFileError: it is no file of ours, or its directory does not fit its content.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], writable: bool = False) -> None:
         self.path = Path(path)
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -61,7 +63,7 @@ class Container:
                     f"{self.path} is no saved module: it does not begin as a .tport file does. Give the file that "
                     "LoweredModule.save() wrote."
                 )
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
             self._crcs: dict[str, int] = {}
             try:
                 self._spans = self._read_directory(file, size)
@@ -168,23 +170,26 @@ def check_name(name: str, path: Path) -> str:
 class Writer:
     """Writes a file beside the one that it replaces; the old one stays until the new one is whole.
 
+    Until then the new one is ``.NAME.XXXXXXXX.part`` in the same folder, for a file NAME and eight random letters or
+    digits. An exception removes it. A process that is killed leaves it, and it may be deleted.
+
     Example::
 
         with Writer("model.tport") as writer:
             writer.add("manifest.json", b"{}")
 
     Raises:
-        SavedFileError: the folder cannot be written to.
+        SavedFileError: the file cannot be written, at any point until it is whole.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._temporary = self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}.part"
         try:
-            descriptor, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+            # "x": a file that is there is never written over, and the new one has the permissions of any new file.
+            self._file = self._temporary.open("x+b")
         except OSError as error:
-            raise SavedFileError(f"cannot save {self.path}: {error.strerror or error}") from error
-        self._temporary = Path(name)
-        self._file = os.fdopen(descriptor, "w+b")
+            raise self._failed(error) from error
         self._archive = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, allowZip64=True)
 
     def add(self, name: str, content: Bytes | Iterable[Bytes], size: int | None = None) -> None:
@@ -203,7 +208,8 @@ class Writer:
         entry = zipfile.ZipInfo(check_name(name, self.path))  # dated 1980, so that equal modules are equal files
         entry.file_size = size
         entry.external_attr = 0o644 << 16
-        large = size >= zipfile.ZIP64_LIMIT
+        # zipfile decides by a larger size than this one, so whatever it would make large is large here already.
+        large = size > zipfile.ZIP64_LIMIT // 2
         # zipfile writes the sizes of a large member into an extra field of 20 bytes of its own.
         header = _LOCAL_HEADER.size + len(name.encode()) + 4 + (20 if large else 0)
         padding = -(self._file.tell() + header) % ALIGNMENT
@@ -222,21 +228,28 @@ class Writer:
     ) -> None:
         if error is not None:
             self._discard()
+            if isinstance(error, OSError):
+                raise self._failed(error) from error
             return
         try:
             self._archive.close()
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            self._temporary.chmod(0o666 & ~_umask())
             os.replace(self._temporary, self.path)
         except OSError as failure:
             self._discard()
-            raise SavedFileError(f"cannot save {self.path}: {failure.strerror or failure}") from failure
+            raise self._failed(failure) from failure
         except BaseException:
             self._discard()
             raise
-        _sync_folder(self.path.parent)
+        try:
+            _sync_folder(self.path.parent)
+        except OSError as failure:
+            raise self._failed(failure) from failure
+
+    def _failed(self, error: OSError) -> SavedFileError:
+        return SavedFileError(f"cannot save {self.path}: {error.strerror or error}")
 
     def _discard(self) -> None:
         self._archive._didModify = False  # type: ignore[attr-defined]  # or closing writes a directory to a full disk
@@ -253,17 +266,21 @@ def _without_os_error(action: Callable[[], None]) -> None:
         return
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
 def _sync_folder(folder: Path) -> None:
-    """Makes a rename last, where folders can be opened (not on Windows)."""
-    if os.name == "posix":
+    """Makes a rename last, where folders can be opened (not on Windows) and synced.
+
+    Source: PostgreSQL's fsync_fname_ext() (src/common/file_utils.c) passes over the same errors for folders.
+    """
+    if os.name != "posix":
+        return
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EINVAL):
+            raise
+    finally:
+        os.close(descriptor)

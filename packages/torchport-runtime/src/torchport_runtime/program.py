@@ -56,10 +56,13 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> Program:
 class Program:
     """A loaded module. Each method of it is a method here; ``program[name]`` is the same.
 
-    Stateless methods may be called by many threads at once; those that change state take turns.
+    Methods may be called by many threads at once. Those that change state take turns, and one that only reads it has
+    the state between two of them.
 
     Attributes:
         fallbacks: part → why numpy runs it, and how often it did.
+        attributes: what was set on the module after it was lowered. Each is an attribute here too, unless a program has
+            one of that name itself.
     """
 
     def __init__(self, saved: SavedModule, graphs: Mapping[str, Graph], fallback: str) -> None:
@@ -70,8 +73,9 @@ class Program:
         self._methods = {
             name: Method(self, name, method, graphs, fallback) for name, method in saved.manifest.methods.items()
         }
-        for name, value in saved.manifest.attributes.items():
-            if name not in self.__dict__:
+        self.attributes = dict(saved.manifest.attributes)
+        for name, value in self.attributes.items():
+            if name not in self.__dict__ and not hasattr(type(self), name):
                 setattr(self, name, value)
 
     @property
@@ -81,16 +85,18 @@ class Program:
 
     @property
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies of what the methods change, by name."""
+        """Copies of what the methods change, by name; by all of its names what has several."""
+        weights = self._saved.manifest.weights
+        first = {n: w.shares or n for n, w in weights.items()}
         with self._lock:
-            return {n: self._weights[n].copy() for n, w in self._saved.manifest.weights.items() if w.is_state}
+            return {n: self._weights[source].copy() for n, source in first.items() if weights[source].is_state}
 
     def reset(self) -> None:
         """Gives the state the contents that it was saved with."""
         with self._lock:
             fresh = arrays_of_weights(self._saved)
             for name, weight in self._saved.manifest.weights.items():
-                if weight.is_state:
+                if weight.is_state and not weight.shares:
                     self._weights[name] = fresh[name]
 
     def explain(self) -> str:
@@ -153,6 +159,7 @@ class Method:
             (kind, which if kind == "user" else (weights[str(which)].shares or str(which)))
             for kind, which in method.arguments
         ]
+        self._reads_state = any(kind == "weight" and weights[str(which)].is_state for kind, which in self._sources)
         self._writes = [(i, str(which)) for i, (kind, which) in enumerate(method.results) if kind == "state"]
         self._writes_back = [(i, int(which)) for i, (kind, which) in enumerate(method.results) if kind == "input"]
         self._user = [i for i, (kind, _) in enumerate(method.results) if kind == "user"]
@@ -171,13 +178,17 @@ class Method:
         leaves = self._arguments.flatten(args, kwargs)
         symbols = self._arguments.check(leaves)
         numbers = [n(symbols) if callable(n) else n for n in self._numbers]
-        if not self._writes:
-            results = self._run(self._inputs(leaves), numbers)
-        else:
+        if self._writes:
             with self._program._lock:
                 results = self._run(self._inputs(leaves), numbers)
                 for i, name in self._writes:
                     self._program._weights[name] = np.array(results[i])
+        elif self._reads_state:
+            with self._program._lock:  # state is replaced, never written to: what is taken together stays together
+                inputs = self._inputs(leaves)
+            results = self._run(inputs, numbers)
+        else:
+            results = self._run(self._inputs(leaves), numbers)
         for i, leaf in self._writes_back:
             leaves[leaf][...] = results[i]
         return self._results.build([np.array(results[i]) for i in self._user], symbols)
@@ -222,9 +233,11 @@ def _without_graph(backend: str, error: BackendError) -> BackendNotAvailableErro
 
 
 def _note(program: Program, whole: str, reason: str) -> None:
-    if whole not in program.fallbacks:
+    with program._lock:
+        known = program.fallbacks.get(whole)
+        program.fallbacks[whole] = (reason, known[1] if known is not None else 0)
+    if known is None:
         warnings.warn(f"{whole} runs in numpy: {reason}", UserWarning, stacklevel=5)
-    program.fallbacks[whole] = (reason, program.fallbacks.get(whole, ("", 0))[1])
 
 
 def _count(program: Program, whole: str) -> None:

@@ -76,8 +76,12 @@ def _checksum_of_pieces(weights: Mapping[str, RawTensor]) -> str:
     return checksum(*pieces)
 
 
-def open_module(path: str | os.PathLike[str]) -> SavedModule:
+def open_module(path: str | os.PathLike[str], writable: bool = False) -> SavedModule:
     """What a file holds, checked: the directory, the version, the manifest, every member's size and checksum.
+
+    Args:
+        path: the file.
+        writable: whether weights may be written to where they are mapped; the file stays as it is.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -85,7 +89,7 @@ def open_module(path: str | os.PathLike[str]) -> SavedModule:
         FormatVersionError: another version of the format wrote it.
         TargetMismatchError: it was made for another kind of machine.
     """
-    container = Container(path)
+    container = Container(path, writable)
     if MANIFEST not in container.names:
         raise DamagedFileError(f"{container.path} has no {MANIFEST}: it is no saved module, or was cut short")
     if container.size_of(MANIFEST) > _MOST_MANIFEST_BYTES:
