@@ -95,6 +95,17 @@ def test_a_barrier_leaves_pending_what_another_thread_is_in_the_middle_of() -> N
         assert active.trace.operations == 0
 
 
+def test_a_barrier_of_a_thread_that_has_recorded_nothing_launches_nothing() -> None:
+    with in_the_middle(lambda: data(D, 4) + 1) as others:
+        data(D, 4).add_(1)
+        torchport.sync()
+        torchport.sync()
+        assert active.trace.operations == 1
+        (other,) = others
+        assert isinstance(other, torch.Tensor)
+        torch.testing.assert_close(other.cpu(), data("cpu", 4) + 1)
+
+
 def test_what_a_thread_that_is_gone_has_recorded_is_launched_by_any_other() -> None:
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(lambda: data(D, 4) + 1).result()
@@ -102,6 +113,17 @@ def test_what_a_thread_that_is_gone_has_recorded_is_launched_by_any_other() -> N
     torchport.sync()
     assert active.trace.operations == 0
     torch.testing.assert_close(other.cpu() + mine.cpu(), data("cpu", 4) * 3 + 1)
+
+
+def test_random_numbers_come_in_the_order_in_which_they_were_asked_for() -> None:
+    torch.manual_seed(3)
+    wanted = [torch.rand(2), torch.rand(3)]
+    torch.manual_seed(3)
+    first = torch.rand(2, device=D)
+    second = torch.rand(3, device=D)
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(lambda: second[:].cpu()).result()
+    torch.testing.assert_close([first.cpu(), got], wanted)
 
 
 def test_what_depends_on_each_other_is_launched_together() -> None:

@@ -22,31 +22,54 @@ def of_other_threads(trace: Trace, wanted: Node | None) -> frozenset[int]:
         trace: what is pending.
         wanted: a node that is launched in any case, with all that belongs to it.
     """
-    if len(trace.switches) < 2:
-        return frozenset()
     me = threading.get_ident()
+    recorders = {thread for _, thread in trace.switches} - {me}
+    if not recorders:
+        return frozenset()
     # A thread that Python did not start, as those of the autograd engine, is in no list, or as a dummy.
     live = {t.ident for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
-    others = {thread for _, thread in trace.switches} & live - {me}
+    others = recorders & live
     if not others or me not in live:
         return frozenset()
-    group: dict[int, int] = {}  # operation → the first operation that it depends on, by way of others of its group
-
-    def first(node: int) -> int:
-        while group[node] != node:
-            group[node] = node = group[group[node]]
-        return node
-
-    owners: dict[int, set[int]] = {}
     operations = list(trace.operations_with_threads())
-    for node, _ in operations:
-        group[id(node)] = id(node)
+    groups = _groups([node for node, _ in operations])
+    owners: dict[int, set[int]] = {}
+    for (_, thread), group in zip(operations, groups, strict=True):
+        owners.setdefault(group, set()).add(thread)
+    kept = {g for g, threads in owners.items() if me not in threads and threads & others}
+    for (node, _), group in zip(operations, groups, strict=True):
+        if node is wanted:
+            kept.discard(group)
+    if trace.has_random:
+        _draw_in_order([node for node, _ in operations], groups, kept)
+    return frozenset(id(node) for (node, _), group in zip(operations, groups, strict=True) if group in kept)
+
+
+def _groups(operations: list[Node]) -> list[int]:
+    """For each operation a number, the same for those that depend on each other."""
+    place = {id(node): i for i, node in enumerate(operations)}
+    parent = list(range(len(operations)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = i = parent[parent[i]]
+        return i
+
+    for i, node in enumerate(operations):
         for value in node.operands:
             if not value.node.is_device_data:
-                group[first(id(value.node))] = first(id(node))
-    for node, thread in operations:
-        owners.setdefault(first(id(node)), set()).add(thread)
-    kept = {g for g, threads in owners.items() if me not in threads and threads & others}
-    if wanted is not None and id(wanted) in group:
-        kept.discard(first(id(wanted)))
-    return frozenset(id(node) for node, _ in operations if first(id(node)) in kept)
+                parent[root(place[id(value.node)])] = root(i)
+    return [root(i) for i in range(len(operations))]
+
+
+def _draw_in_order(operations: list[Node], groups: list[int], kept: set[int]) -> None:
+    """Keeps nothing that draws random numbers before something that is launched: numbers come in the trace's order."""
+    draws = [group for node, group in zip(operations, groups, strict=True) if node.call.is_random]
+    launched = False
+    for group in reversed(draws):
+        if group not in kept:
+            launched = True
+        elif launched:
+            kept.discard(group)
+            _draw_in_order(operations, groups, kept)  # it may draw later on too
+            return

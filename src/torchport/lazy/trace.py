@@ -133,13 +133,10 @@ class Trace:
 
     def operations_with_threads(self) -> Iterator[tuple[Node, int]]:
         """The operations in order, each with the thread that recorded it."""
-        switches = iter([*self.switches, (len(self.nodes), 0)])
-        _, thread = next(switches)
-        until, following = next(switches)
+        begins = dict(self.switches)
+        thread = 0
         for i, node in enumerate(self.nodes):
-            while i == until:
-                thread = following
-                until, following = next(switches, (len(self.nodes), 0))
+            thread = begins.get(i, thread)
             if not node.is_device_data:
                 yield node, thread
 
