@@ -290,3 +290,31 @@ def test_errors_leave_the_counters_balanced() -> None:
     for _ in range(3):
         provoke()
     assert alive() == before
+
+
+LATE: dict[str, tuple[type[Exception], Callable[[str], object]]] = {
+    "an index": (IndexError, lambda D: torch.arange(3, device=D)[torch.tensor([5], device=D)].cpu()),
+    "a word": (IndexError, lambda D: torch.embedding(torch.ones(3, 2, device=D), torch.tensor([7], device=D)).cpu()),
+    "a matrix": (torch.linalg.LinAlgError, lambda D: torch.linalg.cholesky(-torch.eye(3, device=D)).cpu()),
+    "a division": (RuntimeError, lambda D: (torch.tensor([1], device=D) // torch.tensor([0], device=D)).cpu()),
+}
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_an_error_that_comes_late_is_of_the_type_that_eager_raises(what: str) -> None:
+    kind, program = LATE[what]
+    with pytest.raises(kind):
+        program("cpu")
+    with pytest.raises(kind):
+        program(D)
+
+
+@pytest.mark.parametrize("asserted", [True, False])
+def test_an_operator_without_a_result_runs_at_once(asserted: bool) -> None:
+    def outcome(device: str) -> str:
+        try:
+            return str(torch._assert_async(torch.tensor(asserted, device=device), "it is not so"))
+        except RuntimeError as error:
+            return str(error)
+
+    assert outcome(D) == outcome("cpu") == ("None" if asserted else "it is not so")

@@ -74,6 +74,7 @@ def main() -> None:
         arguments.write.joinpath("random_programs.md").write_text(
             page(arguments, families, statements, refused, failed), encoding="utf-8"
         )
+    print(f"{arguments.programs} programs, {failed} failed")
     sys.exit(failed > 0)
 
 

@@ -50,6 +50,8 @@ def make_kernel(op: OpOverload) -> Kernel:
         return _eager_kernel(info, "it has no functional form")
     if info.mutations:
         return _mutating_kernel(info)
+    if not info.returns:
+        return _checking_kernel(info)
     return _functional_kernel(info)
 
 
@@ -59,6 +61,17 @@ def _eager_kernel(info: Operator, reason: str) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with LOCK:
             return eager.run(op, args, kwargs, reason)
+
+    return kernel
+
+
+def _checking_kernel(info: Operator) -> Kernel:
+    """An operator without a result, such as ``_assert_async``: it raises, or does nothing, so it runs at once."""
+    op = info.op
+
+    def kernel(*args: Any, **kwargs: Any) -> None:
+        with LOCK:
+            eager.run(op, args, kwargs, "", count=False)
 
     return kernel
 

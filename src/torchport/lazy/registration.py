@@ -22,6 +22,7 @@ from torch._ops import OpOverload
 from torchport.lazy import active
 from torchport.lazy.attention import scaled_dot_product_attention
 from torchport.lazy.autocast import register_autocast
+from torchport.lazy.embedding_bag import sparse_where_asked
 from torchport.lazy.kernels import make_kernel
 from torchport.lazy.linear import as_eager_folds, differentiable_linear_backward, linear_backward
 from torchport.lazy.padded_encoder import PADDED_KERNELS
@@ -148,6 +149,9 @@ _EXPLICIT_KERNELS = {
 # take them apart all the same.
 WHOLE_OPERATORS = {"linear": as_eager_folds}
 
+# Operators that are traced, but for calls that no graph can hold.
+PARTLY_TRACED = {"_embedding_bag_backward": sparse_where_asked}
+
 # Operators without a gradient formula that PyTorch takes apart on other devices than its own, in another rounding.
 _KERNEL_ON_CPU = ("mish_backward", "native_channel_shuffle")
 
@@ -194,7 +198,9 @@ def composite_operators() -> list[str]:
     names.update(n for n in registrations("CompositeExplicitAutograd") if not n.endswith("out"))
     ours = {n.removeprefix("aten::") for n in names if n.startswith("aten::")}
     views = {n for n in ours if n.partition(".")[0].endswith("_copy") and n.partition(".")[0] != "index_copy"}
-    return sorted(ours - views - _LEFT_TO_PYTORCH - set(_EXPLICIT_KERNELS) - set(METADATA_OPERATORS))
+    return sorted(
+        ours - views - _LEFT_TO_PYTORCH - set(_EXPLICIT_KERNELS) - set(PARTLY_TRACED) - set(METADATA_OPERATORS)
+    )
 
 
 _whole: list[torch.library.Library] = []
@@ -228,6 +234,8 @@ def register_kernels() -> None:
         implement(name, "PrivateUse1", _deferred_kernel(name), False)
     for name, kernel in _EXPLICIT_KERNELS.items():
         implement(name, "PrivateUse1", kernel, False)
+    for name, unless in PARTLY_TRACED.items():
+        implement(name, "PrivateUse1", unless(_deferred_kernel(name)), False)
     trace_whole(True)
     for key in ("AutogradPrivateUse1", "PrivateUse1"):  # composite: below autograd only where that is off
         implement("scaled_dot_product_attention", key, scaled_dot_product_attention, False)

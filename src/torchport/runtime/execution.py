@@ -21,6 +21,7 @@ from torchport.backend import DONATED, BackendData, BackendDevice, BackendImplIn
 from torchport.config import settings
 from torchport.errors import ExecutionError
 from torchport.ir.location import Location
+from torchport.runtime.error_kinds import execution_error
 
 _EXECUTE = metrics.counter("Execute")
 
@@ -198,7 +199,8 @@ class Execution:
         if isinstance(error, ExecutionError):
             return error
         where = f", launched at {self.location}" if self.location is not None else ""
-        failure = ExecutionError(f"{self.computation.name} failed{where}: {type(error).__name__}: {error}")
+        message = f"{self.computation.name} failed{where}: {type(error).__name__}: {error}"
+        failure = execution_error(message, error)
         failure.add_note("".join(traceback.format_exception(error)))
         return failure
 
@@ -238,7 +240,7 @@ def raise_once(error: BaseException) -> None:
         for step in reversed(failure.undo):
             step()
         # A copy: the stored one must not keep the frames, and so the tensors, of those who were told.
-        told = ExecutionError(str(error))
+        told = execution_error(str(error), error)
         for note in getattr(error, "__notes__", ()):
             told.add_note(note)
         try:

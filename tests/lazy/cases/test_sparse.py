@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import torchport
-from lazy.cases.oracle import D, data
+from lazy.cases.oracle import D, check, data
+from lazy.cases.oracle import made as made_module
 from torchport.lazy.eager import clear_fallback_ops
 
 # PyTorch says once per process that it does not check sparse tensors unless asked to, and that CSR is in beta.
@@ -131,3 +134,27 @@ def test_the_gradients_of_a_reduced_product(reduce: str) -> None:
         assert y.grad is not None
         gradients.append((x.grad.cpu().to_dense(), y.grad.cpu()))
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "SparseAdam", "Adagrad"])
+@pytest.mark.parametrize("bags", ["rows", "offsets", "weighted rows", "weighted offsets", "mean of rows"])
+def test_a_bag_of_embeddings_has_a_sparse_gradient_and_trains(bags: str, optimizer: str) -> None:
+    def program(D: str, sync: Callable[[], None]) -> object:
+        mode = "mean" if "mean" in bags else "sum"
+        module = made_module(lambda: nn.EmbeddingBag(10, 3, mode=mode, sparse=True), D)
+        steps = getattr(torch.optim, optimizer)(list(module.parameters()), lr=0.1)
+        indices = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9], device=D)
+        arguments = (indices, torch.tensor([0, 3, 5], device=D)) if "offsets" in bags else (indices.view(2, 4),)
+        weights = torch.linspace(0, 1, 8, device=D).view(arguments[0].shape) if "weighted" in bags else None
+        for _ in range(3):
+            steps.zero_grad()
+            module(*arguments, per_sample_weights=weights).square().sum().backward()
+            sync()
+            steps.step()
+        gradient = module.weight.grad
+        assert gradient is not None
+        return module.weight.detach(), gradient.is_sparse, gradient.coalesce().to_dense()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's, that it does not check sparse tensors
+        check(program)
