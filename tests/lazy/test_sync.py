@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -312,6 +313,21 @@ def test_an_overwritten_input_keeps_its_value_for_the_execution_in_flight(spy: t
     spy.gate.set()
     compare(data("cpu", 4) * 2, y)
     compare(torch.zeros(4), x)
+
+
+def test_a_new_backend_never_finds_what_one_that_is_gone_has_compiled() -> None:
+    ids = set()
+    for i in range(20):
+        Spy.causes, Spy.gate = [], threading.Event()
+        Spy.gate.set()
+        with torchport.BackendRegistrar(f"spy{i}", Spy):
+            torchport.use(f"spy{i}")
+            ids.add(id(torchport.get_backend()))
+            compare(data("cpu", 4) * 3, data(D, 4) * 3)
+            torchport.use("interpreter")
+        assert Spy.causes == [SyncCause.READ]  # compiled anew
+        gc.collect()
+    assert len(ids) == 20
 
 
 # -- the cut ---------------------------------------------------------------------------------------------------------

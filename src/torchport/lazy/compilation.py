@@ -57,6 +57,9 @@ class CompiledTrace:
 
 _cache: LruCache[CompiledTrace] = LruCache(settings.compile_cache_entries)
 _families = Families()
+# Backends that have compiled stay, since what they compiled is found by their id, which is an object's own only while
+# it lives. There is one instance of each for the life of a process, but in tests.
+_backends: dict[int, BackendImplInterface] = {}
 _last_compile: dict[str, list[Call]] = {}
 
 
@@ -151,6 +154,7 @@ def _program(
         aliases: pairs of result and parameter.
         report: is told what is compiled, and how.
     """
+    _backends[id(backend)] = backend
     if backend.capabilities.symbolic_sizes and settings.symbolic_sizes:
         bones, integers = skeleton(graph)
         key = (id(backend), str(device), bones)
