@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from torchport.aot.captured import Constant
 from torchport.aot.method import Method
-from torchport.errors import InvalidArgumentError
+from torchport.aot.tree_specs import tree_of_spec
+from torchport.errors import InvalidArgumentError, SavedFileError
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
 from torchport_runtime.expressions import Expression, parse_expression
@@ -50,7 +51,7 @@ class Arguments:
         bound.apply_defaults()
         given = self._as_captured(bound)
         leaves, spec = pytree.tree_flatten(given)
-        if spec != self._method.in_spec:
+        if not _same_form(spec, self._method.in_spec):
             raise InvalidArgumentError(
                 f"{self._method.name} was captured with arguments of the form {_form(self._method.in_spec)}; these are "
                 f"{_form(spec)}. Capture another method for them, or pass them so."
@@ -108,6 +109,22 @@ class Arguments:
         """
         for check, leaf in zip(self._checks, leaves, strict=True):
             check(leaf, symbols)
+
+    def check_apart(self, leaves: Sequence[Any], written: Sequence[int]) -> None:
+        """Refuses inputs that share memory with one that the method writes to: they were apart at the capture.
+
+        Raises:
+            InvalidArgumentError: two do.
+        """
+        extents = {i: _extent(leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        for i in written:
+            begin, end = extents[i]
+            for j, (first, last) in extents.items():
+                if i != j and first < end and begin < last:
+                    raise InvalidArgumentError(
+                        f"{self._method.name} writes to input {i}, which shares memory with input {j}; they were two "
+                        "tensors when the method was captured. Pass a clone of one of them."
+                    )
 
     def _check_of(self, index: int, wanted: Any) -> Callable[[Any, Sequence[int]], None]:
         name = self._method.name
@@ -180,6 +197,22 @@ def number_expressions(method: Method, numbers: Sequence[Any]) -> list[Expressio
     """What the numbers of a method's graph are: functions of the symbols, or what they were at the capture."""
     positions = {name: i for i, name in enumerate(method.symbols)}
     return [parse_expression(n.text, positions) if isinstance(n, SizeExpression) else n for n in numbers]
+
+
+def _extent(t: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the first byte of a tensor and of the one behind its last."""
+    if not t.numel():
+        return 0, 0
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+
+
+def _same_form(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
+    """Whether both are nested alike; a named tuple is known by its name and fields, since a file has no classes."""
+    try:
+        return a == b or tree_of_spec(a) == tree_of_spec(b)
+    except SavedFileError:
+        return False
 
 
 def _form(spec: pytree.TreeSpec) -> str:

@@ -39,7 +39,7 @@ def capture_all(source: Capturable, specs: Mapping[str, CompileSpec]) -> dict[st
     if isinstance(source, str | Path):
         source = torch.export.load(source)
     if isinstance(source, ExportedProgram):
-        return {"forward": capture_program("forward", source, None, True)}
+        return {"forward": capture_program("forward", source, None, _trains(source))}
     return {name: _capture_method(source, name, spec) for name, spec in specs.items()}
 
 
@@ -66,6 +66,18 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
         ) from error
     parameters = list(inspect.signature(method).parameters.values())
     return capture_program(name, program, parameters, module.training)
+
+
+_TRAIN = ("aten::dropout", "aten::native_dropout", "aten::batch_norm", "aten::_native_batch_norm_legit")
+
+
+def _trains(program: ExportedProgram) -> bool:
+    """Whether an exported program was captured in training mode, as far as its graph says: it does not say itself."""
+    for node in program.graph.nodes:
+        name = getattr(getattr(node.target, "_schema", None), "name", "")
+        if name.startswith(_TRAIN) and any(argument is True for argument in node.args):
+            return True
+    return False
 
 
 def _distinct(module: nn.Module, spec: CompileSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from torchport.errors import CompileSpecError
@@ -67,7 +68,7 @@ def _mistakes(module: nn.Module, name: object, spec: object) -> list[str]:
         value = getattr(spec, what)
         if value is not None and not (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):
             wrong.append(f"{name!r}: {what} is no mapping of names: {value!r:.80}")
-    if not wrong:
+    if not wrong and not isinstance(module, torch.jit.ScriptModule):  # those of a trace have no signature
         try:
             inspect.signature(method).bind(*spec.args, **(spec.kwargs or {}))
         except TypeError as error:

@@ -161,6 +161,7 @@ class _Runner:
             for i, (kind, w) in enumerate(method.results)
             if kind != "user"
         )
+        self._written_inputs = tuple(w for kind, w in method.results if kind == "input")
         self._user = tuple(i for i, (kind, _) in enumerate(method.results) if kind == "user")
         touched = {w for kind, w in (*method.arguments, *method.results) if kind in ("weight", "state")}
         self._turns = module._turns if touched & state else None
@@ -191,6 +192,8 @@ class _Runner:
         leaves = self._arguments.flatten(args, kwargs)
         symbols = self._arguments.symbols(leaves)
         self._arguments.check(leaves, symbols)
+        if self._written_inputs:
+            self._arguments.check_apart(leaves, self._written_inputs)
         inputs = [leaves[where] if store is None else store[where] for store, where in self._reads]
         inputs += [n(symbols) if callable(n) else n for n in self._numbers]
         with torch.no_grad():

@@ -12,10 +12,10 @@ from torchport_runtime.trees import Tree
 
 
 def tree_of_spec(spec: pytree.TreeSpec) -> Tree:
-    """The tree of a spec. A class of somebody's that is a mapping becomes a dict; a target need not have it.
+    """The tree of a spec.
 
     Raises:
-        SavedFileError: a class that is neither.
+        SavedFileError: it has a class that is no tuple, list, dict or named tuple.
     """
     if spec.is_leaf():
         return Tree("leaf")
@@ -26,7 +26,7 @@ def tree_of_spec(spec: pytree.TreeSpec) -> Tree:
     if pytree.is_namedtuple_class(kind) or (isinstance(spec.context, type) and hasattr(spec.context, "_fields")):
         made: Any = spec.context if isinstance(spec.context, type) else kind
         return Tree("namedtuple", children, tuple(made._fields), made.__name__)
-    if isinstance(kind, type) and issubclass(kind, (dict, OrderedDict)):
+    if kind in (dict, OrderedDict):
         context = spec.context
         keys = context[0] if context and isinstance(context[0], list) else context
         return Tree("dict", children, tuple(keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ class InterpreterDelegate(PyTorchBackendInterface):
 
     def __init__(self, backend: InterpreterBackend) -> None:
         self._backend = backend
+        self._drawing = threading.Lock()
 
     def is_available(self) -> Availability:
         """Always."""
@@ -44,10 +46,24 @@ class InterpreterDelegate(PyTorchBackendInterface):
         """Compiled computations."""
         device = self._backend.get_backend_device(torch.device("cpu"))
         lowered = [Computation(name, parse_graph(bytes(t).decode()), [device]) for name, t in processed.items()]
-        return dict(zip(processed, self._backend.compile(lowered), strict=True))
+        draws = [any(node.call.is_random for node in c.graph.nodes) for c in lowered]
+        return dict(zip(processed, zip(self._backend.compile(lowered), draws, strict=True), strict=True))
 
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
-        """The results; one that would be an input itself is a copy."""
+        """The results; one that would be an input is a copy. Random numbers are those of ``torch.manual_seed``."""
+        computation, draws = handle
+        if not draws:
+            return self._run(computation, inputs)
+        with self._drawing:
+            kept = self._backend.get_rng_state()
+            self._backend.set_rng_state(torch.get_rng_state())
+            try:
+                return self._run(computation, inputs)
+            finally:
+                torch.set_rng_state(self._backend.get_rng_state())
+                self._backend.set_rng_state(kept)
+
+    def _run(self, handle: Computation, inputs: list[Any]) -> list[Any]:
         device = handle.devices[0]
         arguments = [
             BackendData(device, Shape(x.dtype, tuple(x.shape), x.stride()), x.detach())
