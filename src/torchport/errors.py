@@ -7,6 +7,7 @@
     │   ├── UnknownBackendError          (LookupError)   no backend of that name
     │   ├── NoActiveBackendError                         no backend is active
     │   ├── BackendNotAvailableError                     it is registered, and cannot be used here: with the reason
+    │   ├── BackendOptionError           (ValueError)    an option that the backend does not have, or a wrong value
     │   └── BackendRegistrationError     (TypeError)     the class lacks methods, or the name is taken
     ├── CompileSpecError                 (ValueError)    what is to be lowered is not said in the form that is wanted
     ├── CaptureError                     (RuntimeError)  a method cannot be captured as a graph
@@ -48,6 +49,7 @@ from torchport_runtime.errors import (
 __all__ = [
     "BackendError",
     "BackendNotAvailableError",
+    "BackendOptionError",
     "BackendRegistrationError",
     "CaptureError",
     "CompileSpecError",
@@ -81,6 +83,10 @@ class NoActiveBackendError(BackendError):
 
 class BackendRegistrationError(BackendError, TypeError):
     """The class is not a backend: every missing or misnamed method is listed; or its name is taken."""
+
+
+class BackendOptionError(BackendError, ValueError):
+    """An option that a backend does not have, or a value that it cannot take; every mistake is listed."""
 
 
 class CompileSpecError(TorchportError, ValueError):

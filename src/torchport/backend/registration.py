@@ -61,22 +61,33 @@ class Registration:
             BackendRegistrationError: the factory returned something that does not keep the contract.
         """
         if self._instance is None:
-            assert callable(self.target)
-            try:
-                made = self.target()
-            except Exception as error:
-                reason = f"making it ({describe(self.target)}) raised {type(error).__name__}: {error}"
-                raise BackendNotAvailableError(self.name, reason) from error
-            if not isinstance(made, BackendImplInterface):
-                raise BackendRegistrationError(
-                    f"backend {self.name!r}: its factory {describe(self.target)} returned {describe(made)}, "
-                    "which does not derive from torchport.BackendImplInterface. Return the backend itself."
-                )
-            if type(made) is not self.backend_class:
-                verify_class(self.name, type(made))
-                self.backend_class = type(made)
-            self._instance = made
+            self._instance = self.new_instance()
         return self._instance
+
+    def new_instance(self) -> BackendImplInterface:
+        """Another instance, for who needs a backend with a state of its own.
+
+        Raises:
+            BackendNotAvailableError: its class or factory raised; that exception is the cause.
+            BackendRegistrationError: it was registered as an instance, or its factory returned something that does not
+                keep the contract.
+        """
+        if not callable(self.target):
+            raise BackendRegistrationError(f"backend {self.name!r} was registered as an instance; there is one only")
+        try:
+            made = self.target()
+        except Exception as error:
+            reason = f"making it ({describe(self.target)}) raised {type(error).__name__}: {error}"
+            raise BackendNotAvailableError(self.name, reason) from error
+        if not isinstance(made, BackendImplInterface):
+            raise BackendRegistrationError(
+                f"backend {self.name!r}: its factory {describe(self.target)} returned {describe(made)}, "
+                "which does not derive from torchport.BackendImplInterface. Return the backend itself."
+            )
+        if type(made) is not self.backend_class:
+            verify_class(self.name, type(made))
+            self.backend_class = type(made)
+        return made
 
     def availability(self) -> Availability:
         """Whether it can be used here: what its ``availability()`` or ``is_available()`` says; yes without these."""

@@ -33,6 +33,21 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _DTYPE_SHORT.get(dtype) or str(dtype).removeprefix("torch.")
 
 
+def find_dtype(name: str) -> torch.dtype:
+    """The dtype of a short name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for dtype, short in _DTYPE_SHORT.items():
+        if short == name:
+            return dtype
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype")
+    return found
+
+
 def contiguous_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides, in elements, as ``torch.empty(sizes).stride()`` has them."""
     strides = [1] * len(sizes)

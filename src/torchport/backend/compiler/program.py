@@ -1,0 +1,94 @@
+"""What a compiler is given, and what is kept of what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+Executable = Callable[..., Sequence[Any]]
+"""A compiled program: handles in, as many as the module has placeholders, a handle per output out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerInput:
+    """A graph for a compiler.
+
+    Attributes:
+        name: for people and reports.
+        module: functional ATen operators at the backend's level, weights among the inputs; ``meta["val"]`` of each node
+            holds fake tensors on the CPU. No output is an input, and none is there twice.
+        aliases: output → input: the executable may write the output into that input's buffer, which nobody else needs.
+        options: what the user asked for, an instance of the backend's ``Options``.
+        target: what it is compiled for, one of the backend's ``targets()``; ``None`` for this machine.
+        saved: whether the result is to be serialized for a file.
+    """
+
+    name: str
+    module: fx.GraphModule
+    aliases: Mapping[int, int] = field(default_factory=dict)
+    options: Any = None
+    target: str | None = None
+    saved: bool = False
+
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """A fake tensor for each input."""
+        return [n.meta["val"] for n in self.module.graph.nodes if n.op == "placeholder"]
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """A fake tensor for each output."""
+        return list(self.module.graph.output_node().meta["val"])
+
+    def example_inputs(self, seed: int = 0) -> list[torch.Tensor]:
+        """Real tensors for the inputs: small numbers, so that an index is within any size."""
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for fake in self.inputs:
+            if fake.dtype.is_floating_point or fake.dtype.is_complex:
+                value = torch.rand(fake.shape, generator=generator, dtype=torch.float64).to(fake.dtype)
+            elif fake.dtype is torch.bool:
+                value = torch.rand(fake.shape, generator=generator) < 0.5
+            else:
+                value = torch.zeros(fake.shape, dtype=fake.dtype)
+            made.append(torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype).copy_(value))
+        return made
+
+    def exported(self) -> ExportedProgram:
+        """The graph as an ``ExportedProgram``, for converters that take one."""
+        with torch.no_grad():
+            return torch.export.export(self.module, tuple(self.example_inputs()), strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Which output of the executable, or which input, each result is.
+
+    Attributes:
+        sources: for each result ``("output", i)`` or ``("input", i)``.
+    """
+
+    sources: tuple[tuple[str, int], ...]
+
+
+def normalized(module: fx.GraphModule) -> Outputs:
+    """Removes outputs that are inputs, and outputs that are there twice, from a module; compilers disagree on them."""
+    output = module.graph.output_node()
+    placeholders = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
+    kept: dict[fx.Node, int] = {}
+    sources = []
+    for value in output.args[0]:  # type: ignore[union-attr]
+        assert isinstance(value, fx.Node)
+        if value in placeholders:
+            sources.append(("input", placeholders[value]))
+        else:
+            sources.append(("output", kept.setdefault(value, len(kept))))
+    output.args = (tuple(kept),)
+    output.meta["val"] = tuple(n.meta["val"] for n in kept)
+    module.recompile()
+    return Outputs(tuple(sources))
