@@ -11,15 +11,14 @@ import torch
 from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Support
 from torchport.backend.compiler.computation import Variant, compiler_input, run_variant
-from torchport.backend.compiler.inputs import Inputs, plan_inputs
+from torchport.backend.compiler.inputs import plan_inputs
+from torchport.backend.compiler.payload import header_of, inputs_of, is_program, pack, unpack
 from torchport.backend.compiler.program import Outputs
 from torchport.backend.delegate import DelegatedModule, Payload, PyTorchBackendInterface
 from torchport.errors import BackendError
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.ir.parser import parse_graph
-from torchport.ir.shape import Shape, dtype_name, find_dtype
-from torchport_runtime.compiled import ProgramHeader, is_program, pack, unpack
 
 if TYPE_CHECKING:
     # The backend makes its delegate, which therefore only names its type.
@@ -59,22 +58,12 @@ class CompilerDelegate(PyTorchBackendInterface):
 
     def _preprocess(self, name: str, graph: Graph, options: Mapping[str, Any] | None) -> bytes:
         backend = self._backend.with_options(options)
-        if not backend.capabilities.serialization:
+        if not backend.saves_programs:
             return str(graph).encode()
-        target = None if options is None else options.get("target")
         inputs = plan_inputs(graph, [n.numbers[i] for n, i in graph.numbers])
-        program, outputs, _ = compiler_input(graph, inputs, backend, name, {}, target=target, saved=True)
+        program, outputs, _ = compiler_input(graph, inputs, backend, name, {}, saved=True)
         executable = backend.compile_graph(program)
-        header = ProgramHeader(
-            tuple(map(_spec, inputs.tensors)),
-            inputs.floats,
-            inputs.integers,
-            inputs.constants,
-            outputs.sources,
-            tuple((dtype_name(x.dtype), tuple(x.shape)) for x in program.outputs),
-            None if inputs.draws is None else str(inputs.draws),
-            backend.payload_details(),
-        )
+        header = header_of(inputs, outputs, program, backend.payload_details())
         return pack(header, backend.serialize(executable))
 
     def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,12 +128,6 @@ class _Loaded:
 
 def _saved(backend: CompilerBackend, name: str, payload: Payload) -> _Loaded:
     header, body = unpack(payload)
-    draws = None if header.draws is None else parse_graph(header.draws)
-    shapes = tuple(Shape(find_dtype(d), tuple(int(n) for n in sizes)) for d, sizes in header.inputs)
-    inputs = Inputs(shapes, header.floats, header.integers, header.constants, draws, ())
-    drawing = None if draws is None else backend.compile_draws(name, draws)
+    inputs = inputs_of(header)
+    drawing = None if inputs.draws is None else backend.compile_draws(name, inputs.draws)
     return _Loaded(backend, Variant(inputs, Outputs(header.results), {}, backend.deserialize(body), drawing))
-
-
-def _spec(shape: Shape) -> tuple[str, tuple[int | str, ...]]:
-    return dtype_name(shape.dtype), tuple(shape.sizes)
