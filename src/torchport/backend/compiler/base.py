@@ -13,6 +13,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from torchport import metrics
+from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Capabilities, Support
 from torchport.backend.compiler.computation import (
     CompiledComputation,
@@ -25,7 +26,6 @@ from torchport.backend.compiler.decompositions import core_decompositions
 from torchport.backend.compiler.delegate import CompilerDelegate
 from torchport.backend.compiler.draws import can_be_drawn
 from torchport.backend.compiler.inputs import Inputs, plan_inputs
-from torchport.backend.compiler.options import NoOptions, parse_options
 from torchport.backend.compiler.payload import header_of, pack, unpack
 from torchport.backend.compiler.program import CompilerInput, Executable, Outputs
 from torchport.backend.compiler.retracing import Decompositions
@@ -35,6 +35,7 @@ from torchport.backend.data import BackendData
 from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
+from torchport.backend.options import NoOptions, parse_options
 from torchport.backend.registry import default_registry
 from torchport.errors import DamagedFileError
 from torchport.ir.call import Call
@@ -72,6 +73,16 @@ class CompilerBackend(BackendImplInterface):
         self._support: dict[int, Support] = {}
         self._lock = threading.Lock()
         self._seed: int | None = None
+
+    @classmethod
+    def availability(cls) -> Availability:
+        """Whether graphs can be compiled and run here; else why not, and what to do."""
+        return Availability(True)
+
+    @classmethod
+    def runtime_availability(cls) -> Availability:
+        """Whether programs that were compiled elsewhere can be run here, which may need less."""
+        return cls.availability()
 
     # -- what a vendor writes -----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from torchport.backend.compiler.inputs import plan_inputs
 from torchport.backend.compiler.payload import header_of, inputs_of, is_program, pack, unpack
 from torchport.backend.compiler.program import Outputs
 from torchport.backend.delegate import DelegatedModule, Payload, PyTorchBackendInterface
-from torchport.errors import BackendError
+from torchport.errors import BackendError, BackendNotAvailableError
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.ir.parser import parse_graph
@@ -40,10 +40,8 @@ class CompilerDelegate(PyTorchBackendInterface):
         self._drawing = threading.Lock()
 
     def is_available(self) -> Availability:
-        """What the backend's ``availability()`` says."""
-        probe = getattr(self._backend, "availability", None)
-        found = probe() if probe is not None else Availability(True)
-        return found if isinstance(found, Availability) else Availability(bool(found))
+        """Whether programs can be run here; compiling may need more, and says so when it is asked for."""
+        return self._backend.runtime_availability()
 
     def supports(self, node: Node) -> Support:
         """What the backend says; and symbolic sizes only where it takes them."""
@@ -60,6 +58,7 @@ class CompilerDelegate(PyTorchBackendInterface):
         backend = self._backend.with_options(options)
         if not backend.saves_programs:
             return str(graph).encode()
+        _check_compiler(backend, name)
         inputs = plan_inputs(graph, [n.numbers[i] for n, i in graph.numbers])
         program, outputs, _ = compiler_input(graph, inputs, backend, name, {}, saved=True)
         executable = backend.compile_graph(program)
@@ -74,9 +73,14 @@ class CompilerDelegate(PyTorchBackendInterface):
         backend = self._backend.with_options(options)
         if is_program(payload):
             return _saved(backend, name, payload)
-        graph = parse_graph(bytes(payload).decode())
-        variant = backend.make_variant(graph, name, plan_inputs(graph, [n.numbers[i] for n, i in graph.numbers]))
-        return _Loaded(backend, variant)
+        return _compiled(backend, name, parse_graph(bytes(payload).decode()))
+
+    def compile_here(self, module: DelegatedModule, method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Programs in the form that the compiler runs here, which may be another than the one it saves."""
+        return {
+            name: _compiled(self._backend.with_options(method_compile_spec[name]), name, graph)
+            for name, graph in module.graphs.items()
+        }
 
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
         """The results, each a tensor of the caller's own. Random numbers are those of ``torch.manual_seed``."""
@@ -124,6 +128,18 @@ class _Loaded:
             tensors.append(tensor.clone() if id(handle) in taken else tensor)
             taken.add(id(handle))
         return tensors
+
+
+def _check_compiler(backend: CompilerBackend, name: str) -> None:
+    available = backend.availability()
+    if not available:
+        raise BackendNotAvailableError(type(backend).__name__, f"{name} has to be compiled: {available.reason}")
+
+
+def _compiled(backend: CompilerBackend, name: str, graph: Graph) -> _Loaded:
+    _check_compiler(backend, name)
+    numbers = [node.numbers[i] for node, i in graph.numbers]
+    return _Loaded(backend, backend.make_variant(graph, name, plan_inputs(graph, numbers)))
 
 
 def _saved(backend: CompilerBackend, name: str, payload: Payload) -> _Loaded:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import ClassVar
 
 import torch
@@ -13,10 +16,18 @@ from torch import fx
 from torchport.backend import Availability, Capabilities
 from torchport.backend.compiler import CompilerBackend, CompilerInput, Executable
 from torchport.backend.compiler.retracing import Decompositions
-from torchport.backends.inductor import compiling
+from torchport.backends.inductor.availability import missing_compiler
 from torchport.backends.inductor.options import InductorOptions
 
 _COPY = torch.ops.aten.copy_.default
+
+
+@cache
+def _compiling() -> ModuleType:
+    """Inductor, at its first use: it takes a second to import, and PyTorch's own modules warn meanwhile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module("torchport.backends.inductor.compiling")
 
 
 class InductorBackend(CompilerBackend):
@@ -35,7 +46,7 @@ class InductorBackend(CompilerBackend):
     @classmethod
     def availability(cls) -> Availability:
         """Whether there is a C++ compiler."""
-        missing = compiling.missing_compiler()
+        missing = missing_compiler()
         if missing:
             return Availability(
                 False,
@@ -45,9 +56,15 @@ class InductorBackend(CompilerBackend):
             )
         return Availability(True, "", torch.__version__)
 
+    @classmethod
+    def runtime_availability(cls) -> Availability:
+        """Packages need torch, which is here."""
+        return Availability(True, "", torch.__version__)
+
     @cached_property
     def _decompositions(self) -> Decompositions:
-        return compiling.decompositions()
+        table: Decompositions = _compiling().decompositions()
+        return table
 
     def decompositions(self) -> Decompositions:
         """Inductor's own."""
@@ -57,9 +74,9 @@ class InductorBackend(CompilerBackend):
         """The program as a callable; for a file, as a package."""
         settings = self.options.config()
         if program.saved:
-            return Package(compiling.package(program.exported(), settings), program.layouts)
+            return Package(_compiling().package(program.exported(), settings), program.layouts)
         results = _write_into_inputs(program)
-        run = compiling.compile_module(program.module, list(program.aliases.values()), settings)
+        run = _compiling().compile_module(program.module, list(program.aliases.values()), settings)
         return _Program(run, results, program.layouts)
 
     def serialize(self, executable: Executable) -> bytes:
@@ -69,10 +86,11 @@ class InductorBackend(CompilerBackend):
 
     def deserialize(self, payload: bytes | memoryview) -> Executable:
         """What runs a package."""
-        run = compiling.load(payload)
+        run = _compiling().load(payload)
 
         def execute(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
-            return run(list(inputs))
+            results: Sequence[torch.Tensor] = run(list(inputs))
+            return results
 
         return execute
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,7 @@ from torch._guards import TracingContext, tracing
 from torch._inductor import aoti_compile_and_package
 from torch._inductor import config as inductor_config
 from torch._inductor.compile_fx import compile_fx_inner
-from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.package.package import load_package
 from torch._inductor.virtualized import V
@@ -30,15 +29,6 @@ from torch.export import ExportedProgram
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """What Inductor wants written in other operators."""
     return dict(select_decomp_table())
-
-
-def missing_compiler() -> str:
-    """Why no C++ compiler can be used here; empty where one can."""
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        return str(error).partition("\n")[0]
-    return ""
 
 
 def compile_module(
@@ -66,7 +56,9 @@ def compile_module(
 def package(program: ExportedProgram, settings: dict[str, Any]) -> bytes:
     """A program compiled ahead of time by AOTInductor: the bytes of its package."""
     file = io.BytesIO()
-    aoti_compile_and_package(program, package_path=file, inductor_configs=settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own modules call what other modules of it have deprecated
+        aoti_compile_and_package(program, package_path=file, inductor_configs=settings)
     return file.getvalue()
 
 
