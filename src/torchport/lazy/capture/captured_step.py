@@ -85,7 +85,8 @@ class CapturedStep(Generic[P, R]):
                 return self._replay(program, leaves)  # type: ignore[no-any-return]
             record_event(EventKind.CAPTURE, f"{self._name} is traced again: {reason}", user_location())
             kind.program = None
-        return self._trace(kind, leaves, args, kwargs)
+        result: R = self._trace(kind, leaves, args, kwargs)
+        return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A method that is captured has a program for each object."""
@@ -261,9 +262,7 @@ def capture(function: Callable[P, R] | None = None, *, verify_every: int = 1000)
         ValueError: ``verify_every`` is less than 2.
     """
     if verify_every < 2:
-        raise ValueError(
-            f"capture(verify_every={verify_every}): at least 2; a step is traced twice before it is replayed"
-        )
+        raise ValueError(f"capture(verify_every={verify_every}): at least 2: a step is traced twice first")
     if function is None:
         return lambda f: CapturedStep(f, verify_every)
     return CapturedStep(function, verify_every)

@@ -47,7 +47,7 @@ class Guards:
                 if type(value) in _SCALARS:
                     self._entries.append((vars(module), key, value, f"{name}.{key}"))
             for table in (module._parameters, module._buffers, module._modules):
-                self._entries += [(table, key, value, f"{name}.{key}") for key, value in table.items()]  # type: ignore[attr-defined]
+                self._entries += [(table, key, value, f"{name}.{key}") for key, value in table.items()]
         self._of_function(function)
         self._groups = [
             (group, name, value, f"{type(state.optimizer).__name__}'s {name}")
@@ -67,14 +67,14 @@ class Guards:
         code = getattr(function, "__code__", None)
         if code is None:
             return
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):  # type: ignore[attr-defined]
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
             except ValueError:
                 continue
             if type(value) in _SCALARS:
                 self._cells.append((cell, value, name))
-        spaces = function.__globals__  # type: ignore[attr-defined]
+        spaces = function.__globals__
         for name in code.co_names:
             if type(spaces.get(name, self)) in _SCALARS:
                 self._entries.append((spaces, name, spaces[name], name))

@@ -77,8 +77,8 @@ class OptimizerState:
 
     def after(self) -> OptimizerState:
         """The same, when the step has ended."""
-        for before, now in zip(self.groups, _groups(self.optimizer), strict=True):
-            for name, value in before.items():
+        for group, now in zip(self.groups, _groups(self.optimizer), strict=True):
+            for name, value in group.items():
                 if not _equal(value, now.get(name)):
                     return replace(self, changed_inside=f"{type(self.optimizer).__name__}'s {name}")
         before = {id(c): value for c, value in self.counters}
@@ -94,21 +94,19 @@ class OptimizerState:
     def numbers(self) -> Iterator[tuple[HyperparameterSource, float]]:
         """Every number that the formulas give, with its source."""
         for index, (group, steps) in enumerate(zip(self.groups, self.steps, strict=True)):
-            plain = {
-                k: float(v) if isinstance(v, torch.Tensor) and v.device.type == "cpu" else v for k, v in group.items()
-            }
+            plain = {k: float(v) if _is_host_number(v) else v for k, v in group.items()}
             counts: dict[float, torch.Tensor] = {}
             for parameter, step in steps.items():
                 counts.setdefault(step, parameter)
             places: list[tuple[float, torch.Tensor | None]] = [*counts.items()] or [(-1.0, None)]
-            for step, parameter in places:
+            for step, counted in places:
                 for name, formula in _FORMULAS.items():
                     try:
                         value = formula(plain, step + 1)
                     except (KeyError, TypeError, ZeroDivisionError, OverflowError):
                         continue
                     if isinstance(value, float):
-                        yield HyperparameterSource(self.optimizer, index, parameter, name), value
+                        yield HyperparameterSource(self.optimizer, index, counted, name), value
 
 
 def read_optimizer(optimizer: Optimizer) -> OptimizerState:
@@ -134,6 +132,10 @@ def explain(value: float, states: list[OptimizerState], before: float, states_be
             if number == value and earlier.get((source.group, source.formula, id(source.parameter))) == before:
                 return source
     return None
+
+
+def _is_host_number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -76,9 +76,8 @@ class StepProgram:
         given = iter(self.numbers)
         for place in self._compiled.numbers:
             if isinstance(place, tuple):
-                number = next(given)
-                if type(number) is HyperparameterSource:
-                    number = number.value()
+                found = next(given)
+                number: Any = found.value() if type(found) is HyperparameterSource else found
                 arguments.append(backend.make_computation_data_from_scalar(number, device))
             else:
                 arguments.append(place)
@@ -162,7 +161,8 @@ class _Replay(Execution):
 
     def holds(self, value: Any) -> int:
         """How many references to a value it has: one, while it is pending."""
-        return self.undo.holds(value)  # type: ignore[attr-defined]
+        undo: Any = self.undo
+        return int(undo.holds(value))
 
 
 class _Undo(Mapping[int, Sequence[Undo]]):

@@ -165,7 +165,7 @@ class Recorder:
             node = pending.pop()
             if node is not None and node not in self._roots:
                 self._roots.add(node)
-                pending += [f for f, _ in node.next_functions]
+                pending += [f for f, _ in node.next_functions if f is not None]
 
     def refuse(self, what: str, location: Location) -> None:
         """Notes the first reason why the step cannot be replayed."""
