@@ -133,9 +133,7 @@ class CompiledComputation(Computation):
         variant = self.variant_for(numbers)
         given = handles[:tensors]
         for parameter in variant.aliases.values():
-            if arguments[parameter].info is DONATED:
-                arguments[parameter].handle = None
-            else:
+            if arguments[parameter].info is not DONATED:
                 given[parameter] = backend.copy_handle(given[parameter])
         device = self.devices[0]
         return [

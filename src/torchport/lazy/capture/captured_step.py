@@ -22,7 +22,6 @@ from torchport.lazy.source import user_location
 from torchport.lazy.sync import launch
 from torchport.lazy.trace import LOCK
 from torchport.runtime.events import EventKind, record_event
-from torchport.runtime.execution import executor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,7 +81,7 @@ class CapturedStep(Generic[P, R]):
         if program is not None and not self._is_due(kind.calls):
             reason = program.guards.failed() or program.missing()
             if not reason:
-                return self._replay(program, leaves)  # type: ignore[no-any-return]
+                return program.replay(leaves)  # type: ignore[no-any-return]
             record_event(EventKind.CAPTURE, f"{self._name} is traced again: {reason}", user_location())
             kind.program = None
         result: R = self._trace(kind, leaves, args, kwargs)
@@ -105,16 +104,6 @@ class CapturedStep(Generic[P, R]):
 
     def _is_due(self, calls: int) -> bool:
         return calls % self.verify_every == 0 or (calls >= 4 and calls & (calls - 1) == 0)
-
-    # -- replaying ------------------------------------------------------------------------------------------------
-
-    def _replay(self, program: StepProgram, leaves: Sequence[Any]) -> Any:
-        with LOCK:
-            if active.trace.operations:
-                launch(SyncCause.BARRIER, user_location() if settings.source_lines else None, own=True)
-            execution, results = program.replay(leaves)
-        executor.advance(execution)
-        return program.pack(results)
 
     # -- tracing --------------------------------------------------------------------------------------------------
 
