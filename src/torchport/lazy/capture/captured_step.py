@@ -69,7 +69,12 @@ class CapturedStep(Generic[P, R]):
         """The step: what the function returns, and everything that it changes."""
         if not settings.capture or active.recorder is not None or active.host_mode is not None:
             return self._function(*args, **kwargs)
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        leaves: Sequence[Any]
+        spec: Any
+        if not kwargs and all(type(a) is torch.Tensor for a in args):
+            leaves, spec = args, len(args)
+        else:
+            leaves, spec = pytree.tree_flatten((args, kwargs))
         key = (spec, *surroundings(), *map(_leaf_key, leaves))
         kind = self._kinds.get(key)
         if kind is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -49,13 +50,11 @@ class Guards:
             for table in (module._parameters, module._buffers, module._modules):
                 self._entries += [(table, key, value, f"{name}.{key}") for key, value in table.items()]
         self._of_function(function)
-        self._groups = [
-            (group, name, value, f"{type(state.optimizer).__name__}'s {name}")
-            for state in record.optimizers
-            for group, values in zip(state.optimizer.param_groups, state.groups, strict=True)
-            for name, value in values.items()
-            if name not in free
-        ]
+        for state in record.optimizers:
+            name = type(state.optimizer).__name__
+            for group, values in zip(state.optimizer.param_groups, state.groups, strict=True):
+                self._entries += [(group, k, group[k], f"{name}'s {k}") for k in values if k not in free]
+        self._tables = _by_table(self._entries)
 
     def _of_function(self, function: Callable[..., Any]) -> None:
         owner = getattr(function, "__self__", None)
@@ -81,18 +80,33 @@ class Guards:
 
     def failed(self) -> str:
         """What has changed; empty when nothing has."""
+        for read, table, values in self._tables:
+            try:
+                same = read(table) == values  # compares by identity first
+            except (KeyError, RuntimeError):
+                same = False
+            if not same:
+                return self._change()
+        for cell, value, _ in self._cells:
+            if cell.cell_contents is not value:
+                return self._change()
+        for tensor, address, requires_grad, shape in self._tensors:
+            if tensor.data_ptr() != address or tensor.requires_grad is not requires_grad or tensor.shape != shape:
+                return self._change()
+        for module, count in self._hooks:
+            if _hook_count(module) != count:
+                return f"{type(module).__name__} has other hooks"
+        return ""
+
+    def _change(self) -> str:
+        """What has changed, by name; empty where what is another object is equal."""
         for table, key, value, name in self._entries:
             now = table.get(key, self)
-            if now is not value and (type(value) not in _SCALARS or type(now) is not type(value) or now != value):
-                return f"{name} is another one" if type(value) not in _SCALARS else f"{name} was {value!r}, is {now!r}"
+            if not _same(now, value):
+                return f"{name} was {value!r}, is {now!r}" if type(value) in _SCALARS else f"{name} is another one"
         for cell, value, name in self._cells:
-            now = cell.cell_contents
-            if now is not value and (type(now) is not type(value) or now != value):
-                return f"{name} was {value!r}, is {now!r}"
-        for group, name, value, where in self._groups:
-            now = group.get(name)
-            if now is not value and not _same(now, value):
-                return f"{where} was {value!r}, is {now!r}"
+            if not _same(cell.cell_contents, value):
+                return f"{name} was {value!r}, is {cell.cell_contents!r}"
         for tensor, address, requires_grad, shape in self._tensors:
             if tensor.data_ptr() != address:
                 return f"a tensor of {tuple(shape)} has another storage"
@@ -100,10 +114,23 @@ class Guards:
                 return f"requires_grad of a tensor of {tuple(shape)} was {requires_grad}"
             if tensor.shape != shape:
                 return f"a tensor of {tuple(shape)} has another shape"
-        for module, count in self._hooks:
-            if _hook_count(module) != count:
-                return f"{type(module).__name__} has other hooks"
         return ""
+
+
+def _by_table(
+    entries: Sequence[tuple[dict[str, Any], str, Any, str]],
+) -> Sequence[tuple[Callable[[dict[str, Any]], tuple[Any, ...]], dict[str, Any], tuple[Any, ...]]]:
+    """The entries in a form that is checked with one call for each table."""
+    tables: dict[int, tuple[dict[str, Any], list[str], list[Any]]] = {}
+    for table, key, value, _ in entries:
+        _, keys, values = tables.setdefault(id(table), (table, [], []))
+        keys.append(key)
+        values.append(value)
+    found = []
+    for table, keys, values in tables.values():
+        # One key more than once makes itemgetter return a tuple also where there is a single key.
+        found.append((itemgetter(*keys, keys[0]), table, (*values, values[0])))
+    return found
 
 
 def _hook_count(module: torch.nn.Module) -> int:
@@ -116,6 +143,10 @@ def _hook_count(module: torch.nn.Module) -> int:
 
 
 def _same(now: Any, value: Any) -> bool:
+    if now is value:
+        return True
+    if isinstance(value, torch.nn.Module):
+        return False
     if isinstance(now, torch.Tensor) or isinstance(value, torch.Tensor):
         both = isinstance(now, torch.Tensor) and isinstance(value, torch.Tensor)
         return both and now.device == value.device and now.device.type == "cpu" and bool(torch.equal(now, value))

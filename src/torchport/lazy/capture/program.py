@@ -49,7 +49,9 @@ class StepProgram:
         given = iter(numbers)
         backend, device = active.backend(), active.backend_device()
         make = backend.make_computation_data_from_scalar
-        self._numbers: list[Any] = [next(given) if isinstance(place, tuple) else place for place in record.compiled.numbers]
+        self._numbers: list[Any] = [
+            next(given) if isinstance(place, tuple) else place for place in record.compiled.numbers
+        ]
         self._numbers = [make(n, device) if isinstance(n, (bool, int, float, complex)) else n for n in self._numbers]
         self.guards = guards
         self._location = location
@@ -252,9 +254,16 @@ def _replace(sinks: Sequence[tuple[int, weakref.ref[LazyTensor]]], made: Sequenc
     builder = active.builder()
     for index, ref in sinks:
         tensor = ref()
-        if tensor is not None:
+        if tensor is None:
+            continue
+        leaf = tensor.value
+        data = None if leaf is None else leaf.node.data
+        # Nobody but the tensor, its value's node, and a variable and a call here, holds what it had.
+        if data is not None and sys.getrefcount(leaf) == 3 and sys.getrefcount(data) == 3 and data.info is None:
+            data.handle, data.shape = made[index].handle, made[index].shape
+        else:
             tensor.value = Value(builder.make_device_data(made[index]))
-            _forget_copies(tensor)
+        tensor.views = tensor.host = None
 
 
 def _forget_copies(tensor: LazyTensor | None) -> None:
