@@ -22,6 +22,7 @@ from torchport.aot.method import Method
 from torchport.aot.nesting import Inner, call_inner, register_inner
 from torchport.aot.saving import save
 from torchport.ir.call import PARTITION
+from torchport.ir.facts import facts_of_call
 
 FALLBACKS = ("error", "interpreter")
 
@@ -118,7 +119,7 @@ class LoweredModule(nn.Module):
                 if node.op is PARTITION:
                     part = method.parts[node.call.args[0]]
                     graph = part.graph if self.fallback == "interpreter" else None
-                    to_load = PartToLoad(part.payload, method.options, len(node.outputs), graph)
+                    to_load = PartToLoad(part.payload, method.options, facts_of_call(node), graph)
                     parts.setdefault(part.backend, {})[f"{method.name}.{node.call.args[0]}"] = to_load
         remedy = "its graph was not saved: lower it with fallback='interpreter'" if self.fallback != "error" else ""
         loaded = {backend: LoadedParts(backend, own, require, remedy) for backend, own in parts.items()}

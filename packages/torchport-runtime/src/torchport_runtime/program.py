@@ -14,20 +14,23 @@ import numpy as np
 from torchport_runtime.arrays import arrays_of_weights
 from torchport_runtime.backends import Part, find_backend
 from torchport_runtime.calls import Arguments, Results
-from torchport_runtime.checks import GraphFacts, check_module
+from torchport_runtime.checks import check_module
 from torchport_runtime.errors import (
     BackendError,
     BackendNotAvailableError,
     DamagedFileError,
+    ExecutionError,
     IRSyntaxError,
     SavedFileError,
+    TorchportError,
     UnknownBackendError,
 )
 from torchport_runtime.expressions import parse_expression
+from torchport_runtime.facts import GraphFacts, difference, facts_of
 from torchport_runtime.interpreter.program import Program as GraphProgram
 from torchport_runtime.manifest import Method as SavedMethod
 from torchport_runtime.manifest import Partition
-from torchport_runtime.plain import PARTITION, Graph, parse_graph
+from torchport_runtime.plain import Graph, parse_graph
 from torchport_runtime.saved_module import SavedModule, open_module
 
 
@@ -49,7 +52,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> Program:
         raise SavedFileError(f"load(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
     found = open_module(path)
     graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
-    check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
+    check_module(found, {name: facts_of(graph) for name, graph in graphs.items()})
     return Program(found, graphs, fallback or found.manifest.fallback)
 
 
@@ -141,8 +144,8 @@ class Method:
         self._arguments = Arguments(name, method)
         self._results = Results(method)
         parts = {
-            part: self._part(program, f"{name}.{part}", partition, method, graphs, fallback)
-            for part, partition in method.partitions.items()
+            part: self._part(program, f"{name}.{part}", method.partitions[part], declared, method, graphs, fallback)
+            for part, declared in facts_of(graphs[method.graph]).calls
         }
         self._run = GraphProgram(graphs[method.graph], parts)
         positions = {symbol: i for i, symbol in enumerate(method.symbols)}
@@ -202,6 +205,7 @@ class Method:
         program: Program,
         whole: str,
         partition: Partition,
+        declared: GraphFacts,
         method: SavedMethod,
         graphs: Mapping[str, Graph],
         fallback: str,
@@ -212,6 +216,8 @@ class Method:
             backend = find_backend(partition.backend)
             try:
                 part = backend.load(program._saved.payloads[partition.payload], method.options)
+            except DamagedFileError as error:
+                raise DamagedFileError(f"{program._saved.path}: {whole}: {error}") from error
             except Exception as error:
                 reason = f"loading {whole} raised {type(error).__name__}: {error}"
                 raise BackendNotAvailableError(partition.backend, reason) from error
@@ -221,9 +227,31 @@ class Method:
             if graph is None:
                 raise _without_graph(partition.backend, error) from error
             return _falling_back(program, whole, graph, str(error))
+        facts = getattr(part, "facts", None)
+        why = difference(declared, facts) if facts is not None else ""
+        if why:
+            raise DamagedFileError(f"{program._saved.path}: the payload of {whole} is another than is called: {why}")
+        part = _checked(whole, partition.backend, part, len(declared.results))
         if fallback == "interpreter" and graph is not None:
             return _with_fallback(program, whole, part, graph)
         return part
+
+
+def _checked(whole: str, backend: str, part: Part, count: int) -> Part:
+    """The same, whose failures say which part it is, and whose backend."""
+
+    def checked(arrays: list[Any], numbers: list[Any]) -> list[Any]:
+        try:
+            found = part(arrays, numbers)
+        except TorchportError:
+            raise
+        except Exception as error:
+            raise ExecutionError(f"{whole} on {backend!r} failed: {type(error).__name__}: {error}") from error
+        if len(found) != count:
+            raise ExecutionError(f"{whole} on {backend!r} gave {len(found)} results; {count} are wanted")
+        return found
+
+    return checked
 
 
 def _without_graph(backend: str, error: BackendError) -> BackendNotAvailableError:
@@ -276,17 +304,3 @@ def _graph(found: SavedModule, name: str, text: str) -> Graph:
         return parse_graph(text)
     except IRSyntaxError as error:
         raise DamagedFileError(f"{found.path}: {name}: {error}") from error
-
-
-def _facts(graph: Graph) -> GraphFacts:
-    shapes = [n.call.outputs[0] for n in graph.parameters]
-    return GraphFacts(
-        [(s.dtype, len(s.sizes)) for s in shapes if s is not None],
-        [type(n.numbers[i]) for n, i in graph.numbers],
-        len(graph.results),
-        [
-            (str(n.call.args[0]), len(n.operands), len(n.numbers), len(n.call.outputs))
-            for n in graph.nodes
-            if n.call.op == PARTITION
-        ],
-    )
