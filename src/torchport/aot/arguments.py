@@ -51,12 +51,16 @@ class Arguments:
         bound.apply_defaults()
         given = self._as_captured(bound)
         leaves, spec = pytree.tree_flatten(given)
-        if not _same_form(spec, self._method.in_spec):
+        if spec == self._method.in_spec:
+            return leaves
+        try:
+            # Keys in another order, and classes that are known by their names, since a file has none.
+            return tree_of_spec(self._method.in_spec).flatten(given)
+        except (InvalidArgumentError, SavedFileError):
             raise InvalidArgumentError(
                 f"{self._method.name} was captured with arguments of the form {_form(self._method.in_spec)}; these are "
                 f"{_form(spec)}. Capture another method for them, or pass them so."
-            )
-        return leaves
+            ) from None
 
     def _as_captured(self, bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, positional and by name as they were at the capture; defaults beyond are dropped."""
@@ -205,14 +209,6 @@ def _extent(t: torch.Tensor) -> tuple[int, int]:
         return 0, 0
     last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
-
-
-def _same_form(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
-    """Whether both are nested alike; a named tuple is known by its name and fields, since a file has no classes."""
-    try:
-        return a == b or tree_of_spec(a) == tree_of_spec(b)
-    except SavedFileError:
-        return False
 
 
 def _form(spec: pytree.TreeSpec) -> str:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 _LONGEST_ECHO = 160
 """How much of a text that cannot be read is shown."""
 

@@ -16,8 +16,8 @@ from torchport.backend.compiler.payload import header_of, inputs_of, is_program,
 from torchport.backend.compiler.program import Outputs
 from torchport.backend.delegate import DelegatedModule, Payload, PyTorchBackendInterface
 from torchport.errors import BackendError, BackendNotAvailableError
-from torchport.ir.graph import Graph
 from torchport.ir.facts import facts_of
+from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.ir.parser import graph_of_payload
 from torchport_runtime.compiled import facts_of_header
