@@ -95,7 +95,7 @@ class ReturnsOwn(nn.Module):
 def test_a_class_that_a_file_has_no_form_for_is_refused_when_it_is_saved(tmp_path: Path) -> None:
     lowered = to_backend("interpreter", ReturnsOwn(), spec_of(torch.ones(2)))
     assert type(lowered(torch.ones(2))) is Own
-    with pytest.raises(SavedFileError, match="forward: .* in a Own have no form in a file; use tuples"):
+    with pytest.raises(SavedFileError, match=r"forward: .* in a Own have no form in a file; use tuples"):
         lowered.save(tmp_path / "m.tport")
     assert not list(tmp_path.iterdir())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torchport.aot.tree_specs import tree_of_spec
 from torchport.errors import InvalidArgumentError, SavedFileError
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
-from torchport_runtime.expressions import Expression, parse_expression
+from torchport_runtime.expressions import Expression, check_range, parse_expression
 
 
 class Arguments:
@@ -92,16 +93,11 @@ class Arguments:
         values = []
         for leaf, dim, low, high, name in self._sizes:
             try:
-                value = leaves[leaf] if dim is None else leaves[leaf].shape[dim]
-            except (AttributeError, IndexError):
+                value = _whole(leaves[leaf]) if dim is None else leaves[leaf].shape[dim]
+            except (AttributeError, IndexError, TypeError):
                 self._checks[leaf](leaves[leaf], [0] * len(self._sizes))
                 raise
-            if value < low or (high is not None and value > high):
-                upper = "upwards" if high is None else f"to {high}"
-                raise InvalidArgumentError(
-                    f"{self._method.name}: size {dim} of input {leaf} is {value}; the method was captured for {name} "
-                    f"from {low} {upper}"
-                )
+            check_range(self._method.name, name, (leaf, dim), (low, high), value)
             values.append(value)
         return values
 
@@ -136,7 +132,7 @@ class Arguments:
             return lambda leaf, symbols: self._check_constant(index, wanted.value, leaf)
         kind, sizes = wanted
         if kind == "int":
-            return lambda leaf, symbols: None
+            return lambda leaf, symbols: self._check_whole(index, leaf)
         text = f"{dtype_name(kind)}[{', '.join(map(str, sizes))}]"
         fixed = torch.Size(sizes) if all(isinstance(n, int) for n in sizes) else None
         parsed = [None if isinstance(n, int) else parse_expression(n, self._positions) for n in sizes]
@@ -157,6 +153,14 @@ class Arguments:
             raise InvalidArgumentError(f"{name}: input {index} is {found}; the method was captured for {text} on cpu")
 
         return check
+
+    def _check_whole(self, index: int, leaf: Any) -> None:
+        try:
+            _whole(leaf)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"{self._method.name}: input {index} is {leaf!r:.60}; a whole number is wanted"
+            ) from None
 
     def _check_constant(self, index: int, wanted: Any, leaf: Any) -> None:
         if type(leaf) is not type(wanted) or leaf != wanted:
@@ -201,6 +205,13 @@ def number_expressions(method: Method, numbers: Sequence[Any]) -> list[Expressio
     """What the numbers of a method's graph are: functions of the symbols, or what they were at the capture."""
     positions = {name: i for i, name in enumerate(method.symbols)}
     return [parse_expression(n.text, positions) if isinstance(n, SizeExpression) else n for n in numbers]
+
+
+def _whole(value: Any) -> int:
+    """A whole number as one; ``numpy``'s are too, and no truth value or tensor is."""
+    if isinstance(value, bool | torch.Tensor):
+        raise TypeError(f"{value!r} is no whole number")
+    return operator.index(value)
 
 
 def _extent(t: torch.Tensor) -> tuple[int, int]:

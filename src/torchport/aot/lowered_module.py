@@ -21,6 +21,7 @@ from torchport.aot.loading import LoadedParts, PartToLoad
 from torchport.aot.method import Method
 from torchport.aot.nesting import Inner, call_inner, register_inner
 from torchport.aot.saving import save
+from torchport.aot.writable import check_writable
 from torchport.ir.call import PARTITION
 from torchport.ir.facts import facts_of_call
 
@@ -195,6 +196,7 @@ class _Runner:
         self._arguments.check(leaves, symbols)
         if self._written_inputs:
             self._arguments.check_apart(leaves, self._written_inputs)
+            check_writable(self._method.name, leaves, self._written_inputs)
         inputs = [leaves[where] if store is None else store[where] for store, where in self._reads]
         inputs += [n(symbols) if callable(n) else n for n in self._numbers]
         with torch.no_grad():

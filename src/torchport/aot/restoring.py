@@ -35,6 +35,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
         fallback: ``"error"`` or ``"interpreter"``; what was asked for at creation when left out.
 
     Raises:
+        InvalidArgumentError: that is no path.
         FileNotFoundError: there is no such file.
         SavedFileError: it cannot be loaded: damaged, of another version, for another machine.
         UnknownBackendError, BackendNotAvailableError: its backend is missing here, and nothing may run in its place.

@@ -21,6 +21,7 @@ from torchport.backend import backends
 from torchport.errors import SavedFileError
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
+from torchport_runtime.paths import path_of
 from torchport_runtime.saved_module import write_module
 from torchport_runtime.trees import Tree
 from torchport_runtime.weights import ITEM_BYTES, RawTensor
@@ -41,8 +42,10 @@ def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
     """Writes a lowered module to a file, whole or not at all.
 
     Raises:
+        InvalidArgumentError: that is no path.
         SavedFileError: the file cannot be written, or something of the module has no form in a file; all is listed.
     """
+    path = path_of(path)
     wrong: list[str] = []
     graphs: dict[str, str] = {}
     payloads: dict[str, bytes | memoryview] = {}
@@ -61,7 +64,7 @@ def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
             wrong.append(f"the attribute {name!r} hides one that every lowered module has; give it another name")
         attributes[name] = value
     if wrong:
-        raise SavedFileError("\n  ".join([f"cannot save {os.fspath(path)}:", *wrong]))
+        raise SavedFileError("\n  ".join([f"cannot save {path}:", *wrong]))
     manifest = saved.Manifest(
         module.backend, _versions(module.backend), "any", module.fallback, methods, weights, attributes
     )

@@ -45,7 +45,7 @@ def tree_of_spec(spec: pytree.TreeSpec) -> Tree:
         return Tree("dict", children, _keys(context[1] if kind is defaultdict else context))
     if kind is _Nothing:
         return Tree("none")
-    if kind is not None and getattr(torch.return_types, kind.__name__, None) is kind:
+    if _is_return_type(kind):
         return Tree("return_type", children, tuple(kind.__match_args__), kind.__name__)
     if pytree.is_namedtuple_class(kind) or (isinstance(context, type) and hasattr(context, "_fields")):
         made: Any = context if isinstance(context, type) else kind
@@ -64,6 +64,10 @@ def tree_of_spec(spec: pytree.TreeSpec) -> Tree:
         f"arguments or results in a {kind.__name__} have no form in a file; use tuples, lists, dicts, named tuples, or "
         "a dataclass or mapping that is registered with torch.utils._pytree"
     )
+
+
+def _is_return_type(kind: Any) -> bool:
+    return vars(torch.return_types).get(kind.__name__) is kind
 
 
 def _keys(keys: list[Any]) -> tuple[Any, ...]:

@@ -43,6 +43,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> Program:
             when the module was lowered, when left out.
 
     Raises:
+        InvalidArgumentError: that is no path.
         FileNotFoundError: there is no such file.
         SavedFileError: it cannot be loaded: damaged, of another version, for another machine.
         UnknownBackendError, BackendNotAvailableError: its backend is missing here, and nothing may run in its place.
@@ -192,9 +193,12 @@ class Method:
             results = self._run(inputs, numbers)
         else:
             results = self._run(self._inputs(leaves), numbers)
-        for i, leaf in self._writes_back:
-            leaves[leaf][...] = results[i]
-        return self._results.build([np.array(results[i]) for i in self._user], symbols)
+        made = [np.array(results[i]) for i in self._user]
+        # All are copied before one is written: a result may be (a view of) an input.
+        changed = [(leaf, np.array(results[i])) for i, leaf in self._writes_back]
+        for leaf, content in changed:
+            leaves[leaf][...] = content
+        return self._results.build(made, symbols)
 
     def _inputs(self, leaves: list[Any]) -> list[Any]:
         weights = self._program._weights
