@@ -36,7 +36,7 @@ def test_whole_numbers_of_any_kind_and_size(tmp_path: Path, load_file: Callable[
     assert module(x, 2**62).tolist() == [2**62] * 2
     with pytest.raises(InvalidArgumentError, match=rf"forward: input 1 is {2**70}; .* to {2**63 - 1}"):
         module(x, 2**70)
-    with pytest.raises(InvalidArgumentError, match="forward: input 1 is -1; the method was captured for .* upwards"):
+    with pytest.raises(InvalidArgumentError, match=r"forward: input 1 is -1; the method was captured for .* upwards"):
         module(x, -1)
     for wrong in ("7", 7.0, True, None, x):
         with pytest.raises(InvalidArgumentError, match=r"input 1 is .*; a whole number is wanted"):

@@ -35,7 +35,7 @@ def test_what_is_no_path_or_no_file_is_said(tmp_path: Path, load_file: Callable[
     for wrong in (3, None, ["m.tport"]):
         with pytest.raises(InvalidArgumentError, match=r"the path of a \.tport file is wanted"):
             load_file(wrong)
-    with pytest.raises(SavedFileError, match="it is a folder. Give the file that"):
+    with pytest.raises(SavedFileError, match=r"it is a folder\. Give the file that"):
         load_file(tmp_path)
     with pytest.raises(SavedFileError, match="cannot read"):
         load_file("m\0.tport")

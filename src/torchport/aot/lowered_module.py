@@ -22,6 +22,7 @@ from torchport.aot.method import Method
 from torchport.aot.nesting import Inner, call_inner, register_inner
 from torchport.aot.saving import save
 from torchport.aot.writable import check_writable
+from torchport.errors import SavedFileError
 from torchport.ir.call import PARTITION
 from torchport.ir.facts import facts_of_call
 
@@ -102,6 +103,28 @@ class LoweredModule(nn.Module):
     def has_itself(self, name: str) -> bool:
         """Whether an attribute of this name is a lowered module's own, and not one that can be set on it and saved."""
         return name in self._made or name == "_made" or hasattr(type(self), name)
+
+    def __copy__(self) -> LoweredModule:
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LoweredModule:
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled.
+
+        Raises:
+            SavedFileError: always; it says what saves.
+        """
+        raise SavedFileError(
+            "a lowered module cannot be pickled, which torch.save and multiprocessing do: write it with .save(path) and "
+            "read it with torchport.load(path). Its weights alone are in .state_dict(), which torch.save takes."
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it to a file, whole or not at all, between two calls: :func:`torchport.aot.saving.save`."""

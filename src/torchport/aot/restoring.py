@@ -114,6 +114,7 @@ def _method_from_file(name: str, m: saved.Method, graphs: Mapping[str, Graph], f
         list(map(_parameter_from_file, m.parameters)),
         m.training,
         m.options,
+        m.refusals,
     )
 
 

@@ -145,6 +145,7 @@ def _method_to_file(
         tuple(map(_parameter_to_file, method.parameters)),
         method.training,
         None if method.options is None else dict(method.options),
+        method.refusals,
     )
 
 
