@@ -122,8 +122,8 @@ class LoweredModule(nn.Module):
             SavedFileError: always; it says what saves.
         """
         raise SavedFileError(
-            "a lowered module cannot be pickled, which torch.save and multiprocessing do: write it with .save(path) and "
-            "read it with torchport.load(path). Its weights alone are in .state_dict(), which torch.save takes."
+            "a lowered module cannot be pickled, which torch.save and multiprocessing do: write it with .save(path), "
+            "and read it with torchport.load(path). Its weights alone are in .state_dict(), which torch.save takes."
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
