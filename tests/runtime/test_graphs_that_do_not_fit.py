@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import torchport_runtime
 from aot.subjects import Blocks, Cache, Switched, registered, spec_of
@@ -16,6 +18,7 @@ from torchport.aot.compile_spec import CompileSpec
 from torchport.aot.restoring import load
 from torchport.aot.to_backend import to_backend
 from torchport_runtime.backends import Part, RuntimeBackend, unregister_backend
+from torchport_runtime.compiled import Array, CompiledBackend, ProgramHeader, pack
 from torchport_runtime.errors import DamagedFileError, ExecutionError
 
 LOADERS: list[Callable[[Path], object]] = [load, torchport_runtime.load]
@@ -80,6 +83,42 @@ def test_a_payload_that_is_no_graph_is_a_damaged_file_in_few_words(
     assert len(str(raised.value)) < 600 + len(str(tmp_path))
 
 
+class _Adds(CompiledBackend):
+    """What a compiler's programs are loaded by; its only program adds one."""
+
+    def load_program(self, body: memoryview, header: ProgramHeader) -> Callable[[list[Array]], Sequence[Array]]:
+        return lambda arrays: [arrays[0] + 1]
+
+
+def _program(dtype: str, inputs: tuple[int | str, ...], outputs: tuple[int | str, ...], results: int = 1) -> bytes:
+    header = ProgramHeader(((dtype, inputs),), (), (), {}, (("output", 0),) * results, ((dtype, outputs),), None)
+    return pack(header, b"body")
+
+
+def test_a_compiled_program_that_takes_or_gives_other_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "m.tport"
+    spec = {"forward": CompileSpec((torch.zeros(3, 4),), None, ({0: torch.export.Dim("batch", min=2)},))}
+    with registered("adds", Switched()):
+        to_backend("adds", nn.ReLU(), spec).save(path)
+    members = members_of(path)
+    torchport_runtime.register_backend("adds", _Adds())
+    try:
+        for size in ("batch", 3):  # compilers may know the sizes of the capture only
+            write_members(path, {**members, PAYLOAD: _program("f32", (size, 4), (size, 4))}, right_checksums=True)
+            assert torchport_runtime.load(path)(np.zeros((2, 4), np.float32)).tolist() == [[1] * 4] * 2
+        for wrong, message in (
+            (_program("f64", (3, 4), (3, 4)), r"tensor 0 is f64\[3, 4\], and f32\[batch, 4\] is declared"),
+            (_program("f32", (3, 4), (3, 5)), r"result 0 is f32\[3, 5\], and f32\[batch, 4\] is declared"),
+            (_program("f32", (3, 4), (3, 4), results=2), "it has 2 results, and 1 are declared"),
+            (_program("f32", (3, 4), (3, 4))[:-80], "header"),
+        ):
+            write_members(path, {**members, PAYLOAD: wrong}, right_checksums=True)
+            with pytest.raises(DamagedFileError, match=message):
+                torchport_runtime.load(path)
+    finally:
+        unregister_backend("adds")
+
+
 class _Odd(RuntimeBackend):
     """A stranger's, whose parts do what they like."""
 
@@ -97,6 +136,7 @@ def _raises(arrays: list[object], numbers: list[object]) -> list[object]:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
+        (lambda arrays, numbers: [np.zeros(4)], r"forward\.p0 on 'odd' gave sizes \[4\] for f32\[3\]"),
         (lambda arrays, numbers: [], r"forward\.p0 on 'odd' gave 0 results; 1 are wanted"),
         (_raises, r"forward\.p0 on 'odd' failed: RuntimeError: out of luck"),
     ],

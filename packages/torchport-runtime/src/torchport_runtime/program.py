@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from torchport_runtime.errors import (
     UnknownBackendError,
 )
 from torchport_runtime.expressions import parse_expression
-from torchport_runtime.facts import GraphFacts, difference, facts_of
+from torchport_runtime.facts import GraphFacts, TensorFacts, difference, facts_of, text_of
 from torchport_runtime.interpreter.program import Program as GraphProgram
 from torchport_runtime.manifest import Method as SavedMethod
 from torchport_runtime.manifest import Partition
@@ -235,14 +236,15 @@ class Method:
         why = difference(declared, facts) if facts is not None else ""
         if why:
             raise DamagedFileError(f"{program._saved.path}: the payload of {whole} is another than is called: {why}")
-        part = _checked(whole, partition.backend, part, len(declared.results))
+        part = _checked(f"{whole} on {partition.backend!r}", part, declared.results)
         if fallback == "interpreter" and graph is not None:
             return _with_fallback(program, whole, part, graph)
         return part
 
 
-def _checked(whole: str, backend: str, part: Part, count: int) -> Part:
-    """The same, whose failures say which part it is, and whose backend."""
+def _checked(name: str, part: Part, results: Sequence[TensorFacts]) -> Part:
+    """The same, which says its name where it fails, or gives other results than are declared."""
+    fixed = [tuple([n if isinstance(n, int) else None for n in sizes]) for _, sizes in results]
 
     def checked(arrays: list[Any], numbers: list[Any]) -> list[Any]:
         try:
@@ -250,9 +252,15 @@ def _checked(whole: str, backend: str, part: Part, count: int) -> Part:
         except TorchportError:
             raise
         except Exception as error:
-            raise ExecutionError(f"{whole} on {backend!r} failed: {type(error).__name__}: {error}") from error
-        if len(found) != count:
-            raise ExecutionError(f"{whole} on {backend!r} gave {len(found)} results; {count} are wanted")
+            raise ExecutionError(f"{name} failed: {type(error).__name__}: {error}") from error
+        if len(found) != len(fixed):
+            raise ExecutionError(f"{name} gave {len(found)} results; {len(fixed)} are wanted")
+        for array, sizes, declared in zip(found, fixed, results, strict=True):
+            shape = np.shape(array)
+            if shape != sizes and shape != tuple(
+                [n if m is None else m for n, m in itertools.zip_longest(shape, sizes, fillvalue=-1)]
+            ):
+                raise ExecutionError(f"{name} gave sizes {list(shape)} for {text_of(declared)}")
         return found
 
     return checked
