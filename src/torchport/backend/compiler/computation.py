@@ -159,7 +159,11 @@ def run_variant(variant: Variant, backend: CompilerBackend, given: list[Any], nu
     if variant.drawing is not None:
         given += backend.draw(variant.drawing, [numbers[i] for i in variant.inputs.drawn_with])
     made = variant.executable(*given) if variant.executable is not None else ()
-    return [made[index] if kind == "output" else given[index] for kind, index in variant.outputs.sources]
+    # A result that is an input is a handle of its own: either may be donated later.
+    return [
+        made[index] if kind == "output" else backend.copy_handle(given[index])
+        for kind, index in variant.outputs.sources
+    ]
 
 
 def shape_of_result(sizes: tuple[int, ...], promised: Shape) -> Shape:
