@@ -52,6 +52,7 @@ from torchport.debug import explain
 from torchport.errors import (
     BackendError,
     BackendNotAvailableError,
+    BackendOptionError,
     BackendRegistrationError,
     CaptureError,
     CompileSpecError,
@@ -88,10 +89,17 @@ mark_step = sync
 _set_up()
 
 
+_LATE = {
+    "CompilerBackend": "torchport.backend.compiler",
+    "CompilerInput": "torchport.backend.compiler",
+    "to_backend": "torchport.aot.to_backend",
+}
+
+
 def __getattr__(name: str) -> object:
-    """``to_backend``, at its first use: what torch.export imports takes longer than all of torchport."""
-    if name == "to_backend":
-        return import_module("torchport.aot.to_backend").to_backend
+    """What needs torch's tracers and exporters, at its first use: they take longer to import than all of torchport."""
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module 'torchport' has no attribute {name!r}")
 
 
@@ -103,12 +111,15 @@ __all__ = [
     "BackendError",
     "BackendImplInterface",
     "BackendNotAvailableError",
+    "BackendOptionError",
     "BackendRegistrar",
     "BackendRegistrationError",
     "Capabilities",
     "CaptureError",
     "CompileSpec",
     "CompileSpecError",
+    "CompilerBackend",
+    "CompilerInput",
     "Computation",
     "DamagedFileError",
     "DeviceUnavailableError",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx
@@ -38,6 +39,26 @@ class Constant:
     """A leaf of the inputs or outputs that is no tensor: the value that it had at the capture."""
 
     value: Any
+
+
+class Traced(Protocol):
+    """A graph and what it was traced as, which is what a plan is made of."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+
+    @property
+    def module(self) -> fx.GraphModule:
+        """What it was taken from."""
+
+    @property
+    def made(self) -> Mapping[fx.Node, Node]:
+        """The node of the graph that each node of the module became."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +97,9 @@ class Capture:
     training: bool
     program: ExportedProgram
     made: dict[fx.Node, Node]
+
+    @property
+    def module(self) -> fx.GraphModule:
+        """The module of the exported program."""
+        module: fx.GraphModule = self.program.graph_module
+        return module

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchport import metrics
-from torchport.aot.method import Method
 from torchport.backend import PyTorchBackendInterface
 from torchport.backend.delegates import find_delegate
 from torchport.errors import BackendNotAvailableError, ExecutionError
@@ -45,12 +44,12 @@ class MethodProgram:
     """A method, ready to be called with the tensors and then the numbers of its graph.
 
     Args:
-        method: the method.
+        graph: what is called in order: parts, and what lies between them.
         calls: how each part is called.
     """
 
-    def __init__(self, method: Method, calls: Mapping[str, Call]) -> None:
-        graph, rest = _without_loose_nodes(method.graph)
+    def __init__(self, graph: Graph, calls: Mapping[str, Call]) -> None:
+        graph, rest = _without_loose_nodes(graph)
         calls = {**calls, **{name: interpreted(name, part) for name, part in rest.items()}}
         slot: dict[tuple[int, int], int] = {}
         for node in graph.parameters:

@@ -149,7 +149,7 @@ class _Runner:
         self._method = method
         self._arguments = Arguments(method)
         self._results = Results(method)
-        self._program = MethodProgram(method, calls)
+        self._program = MethodProgram(method.graph, calls)
         self._numbers = number_expressions(method, self._program.numbers)
         self._sources = tuple(method.arguments)
         # For each tensor what it is found in (None: the inputs), and where; so a weight that is replaced is found too.

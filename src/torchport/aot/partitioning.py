@@ -9,7 +9,7 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from torchport.aot.captured import Capture
+from torchport.aot.captured import Traced
 from torchport.aot.nesting import is_lowered_call
 from torchport.aot.plan import Plan, Refusal
 from torchport.backend import Support
@@ -20,7 +20,7 @@ from torchport.ir.partition import cut
 
 
 def plan_method(
-    capture: Capture,
+    capture: Traced,
     supports: Callable[[Node], Support],
     partition: bool,
     backend: str,
@@ -59,7 +59,7 @@ def plan_method(
 
 
 def _parts(
-    capture: Capture, refusals: Sequence[Refusal], owner: Mapping[int, str], submodules: Sequence[str]
+    capture: Traced, refusals: Sequence[Refusal], owner: Mapping[int, str], submodules: Sequence[str]
 ) -> list[list[Node]]:
     refused = {id(r.node) for r in refusals}
     if not submodules:
@@ -76,7 +76,7 @@ def _cut_groups(groups: Sequence[list[Node]], parts: Sequence[list[Node]]) -> li
     return [group for group in groups if len({part_of.get(id(node)) for node in group}) > 1]
 
 
-def _owners(capture: Capture, submodules: Sequence[str]) -> dict[int, str]:
+def _owners(capture: Traced, submodules: Sequence[str]) -> dict[int, str]:
     """Which of the submodules made a node, by the node's id."""
     found: dict[int, str] = {}
     for fx_node, node in capture.made.items():
@@ -136,7 +136,7 @@ def _schema_name(node: Node) -> str:
     return "" if schema is None else str(schema.name)
 
 
-def _propose(capture: Capture, refused: set[int]) -> list[list[Node]]:
+def _propose(capture: Traced, refused: set[int]) -> list[list[Node]]:
     """Convex parts by PyTorch's own partitioner, each in the graph's order; parts without an operator are dropped."""
 
     class Supported(OperatorSupportBase):
@@ -145,7 +145,7 @@ def _propose(capture: Capture, refused: set[int]) -> list[list[Node]]:
             # Integers that follow from sizes are in no graph of ours, and tie nothing together.
             return node.op == "call_function" and (own is None or id(own) not in refused)
 
-    module = capture.program.graph_module
+    module = capture.module
     partitioner = CapabilityBasedPartitioner(module, Supported(), allows_single_node_partition=True)
     position = {id(n): i for i, n in enumerate(capture.graph.nodes)}
     parts = []

@@ -73,6 +73,15 @@ class PyTorchBackendInterface(ABC):
             Exception: of any kind: the payload cannot be loaded here. Its text becomes the reason.
         """
 
+    def compile_here(self, module: DelegatedModule, method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+        """A handle for each graph, for this process only: nothing is saved. By default what is processed is compiled.
+
+        Args:
+            module: the graphs.
+            method_compile_spec: as for :meth:`preprocess`.
+        """
+        return self.compile(self.preprocess(module, method_compile_spec), method_compile_spec)
+
     @abstractmethod
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
         """The results of a graph for tensors and then numbers, in the graph's order; one tensor per result.

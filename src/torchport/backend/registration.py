@@ -14,7 +14,7 @@ from torchport.backend.capabilities import Capabilities
 from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.interface import BackendImplInterface
 from torchport.backend.verification import describe, verify_class, verify_target
-from torchport.errors import BackendNotAvailableError, BackendRegistrationError
+from torchport.errors import BackendNotAvailableError, BackendOptionError, BackendRegistrationError
 
 ENTRY_POINT_GROUP = "torchport.backends"
 """Where an installed distribution names its backends: in ``[project.entry-points."torchport.backends"]``."""
@@ -88,6 +88,19 @@ class Registration:
             verify_class(self.name, type(made))
             self.backend_class = type(made)
         return made
+
+    def with_options(self, name: str, options: str) -> Registration:
+        """The registration of another instance, which has these options.
+
+        Raises:
+            BackendOptionError: it has no such options, or none at all.
+        """
+        made = self.new_instance()
+        configure = getattr(made, "with_options", None)
+        if configure is None:
+            raise BackendOptionError(f"{name!r}: the backend {self.name!r} has no options")
+        configured: BackendImplInterface = configure(options)
+        return Registration(name, configured, self.owner, self.version)
 
     def availability(self) -> Availability:
         """Whether it can be used here: what its ``availability()`` or ``is_available()`` says; yes without these."""

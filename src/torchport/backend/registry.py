@@ -21,6 +21,7 @@ from importlib.metadata import EntryPoint
 
 from torchport.backend.availability import Availability
 from torchport.backend.interface import BackendImplInterface
+from torchport.backend.options import split_name
 from torchport.backend.registration import (
     BackendSource,
     Registration,
@@ -56,6 +57,7 @@ class BackendRegistry:
         # Reentrant: a backend's module may register another backend while it is imported.
         self._lock = threading.RLock()
         self._registrations: dict[str, Registration] = {}
+        self._with_options: dict[str, Registration] = {}
         self._entry_points: dict[str, tuple[EntryPoint, ...]] | None = None
         self._active: Registration | None = None
         self._finish_pending: Callable[[], None] | None = None
@@ -141,15 +143,21 @@ class BackendRegistry:
     def registration(self, name: str) -> Registration:
         """The registration of a name; imports the module of an entry point.
 
+        A name with options, as ``iree{target_cpu=x86-64-v4}``, is a registration of its own: another instance.
+
         Raises:
+            BackendOptionError: it has no such options.
             UnknownBackendError: there is no backend of that name; the nearest name is suggested.
             BackendNotAvailableError: its module cannot be imported.
             BackendRegistrationError: two distributions claim the name, or it does not keep the contract.
         """
         with self._lock:
-            known = self._registrations.get(name)
+            known = self._registrations.get(name) or self._with_options.get(name)
             if known is not None:
                 return known
+            plain, options = split_name(name)
+            if options:
+                return self._with_options.setdefault(name, self.registration(plain).with_options(name, options))
             if name not in self._points():
                 importlib.invalidate_caches()  # it may have been installed since, as in a notebook
                 self._entry_points = None

@@ -53,7 +53,7 @@ def pack(header: ProgramHeader, body: bytes) -> bytes:
             "inputs": header.inputs,
             "floats": header.floats,
             "integers": header.integers,
-            "constants": [[position, value] for position, value in header.constants.items()],
+            "constants": [[p, _written(value)] for p, value in header.constants.items()],
             "results": header.results,
             "outputs": header.outputs,
             "draws": header.draws,
@@ -89,7 +89,7 @@ def unpack(payload: bytes | memoryview) -> tuple[ProgramHeader, memoryview]:
             _shapes(found["inputs"]),
             tuple(map(_position, found["floats"])),
             tuple(map(_position, found["integers"])),
-            {_position(p): value for p, value in found["constants"]},
+            {_position(p): _read(value) for p, value in found["constants"]},
             tuple((_kind(kind), _position(index)) for kind, index in found["results"]),
             _shapes(found["outputs"]),
             None if found["draws"] is None else str(found["draws"]),
@@ -108,6 +108,14 @@ def _shapes(found: Any) -> tuple[tuple[str, tuple[int | str, ...]], ...]:
 
 def _size(value: Any) -> int | str:
     return value if isinstance(value, str) else _position(value)
+
+
+def _written(value: Any) -> Any:
+    return {"real": value.real, "imag": value.imag} if isinstance(value, complex) else value
+
+
+def _read(value: Any) -> Any:
+    return complex(float(value["real"]), float(value["imag"])) if isinstance(value, dict) else value
 
 
 def _position(value: Any) -> int:

@@ -13,14 +13,21 @@ from torch import fx
 from torch._ops import OpOverload
 
 from torchport import metrics
+from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Capabilities, Support
-from torchport.backend.compiler.computation import CompiledComputation, Variant, compiler_input, shape_of_result
+from torchport.backend.compiler.computation import (
+    CompiledComputation,
+    Variant,
+    aliases_that_hold,
+    compiler_input,
+    shape_of_result,
+)
 from torchport.backend.compiler.decompositions import core_decompositions
 from torchport.backend.compiler.delegate import CompilerDelegate
 from torchport.backend.compiler.draws import can_be_drawn
 from torchport.backend.compiler.inputs import Inputs, plan_inputs
-from torchport.backend.compiler.options import NoOptions, parse_options
-from torchport.backend.compiler.program import CompilerInput, Executable
+from torchport.backend.compiler.payload import header_of, pack, unpack
+from torchport.backend.compiler.program import CompilerInput, Executable, Outputs
 from torchport.backend.compiler.retracing import Decompositions
 from torchport.backend.compiler.support import support_of
 from torchport.backend.computation import Computation
@@ -28,7 +35,9 @@ from torchport.backend.data import BackendData
 from torchport.backend.delegate import PyTorchBackendInterface
 from torchport.backend.device import BackendDevice, BackendDeviceType
 from torchport.backend.interface import BackendImplInterface
+from torchport.backend.options import NoOptions, parse_options
 from torchport.backend.registry import default_registry
+from torchport.errors import DamagedFileError
 from torchport.ir.call import Call
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
@@ -65,6 +74,16 @@ class CompilerBackend(BackendImplInterface):
         self._lock = threading.Lock()
         self._seed: int | None = None
 
+    @classmethod
+    def availability(cls) -> Availability:
+        """Whether graphs can be compiled and run here; else why not, and what to do."""
+        return Availability(True)
+
+    @classmethod
+    def runtime_availability(cls) -> Availability:
+        """Whether programs that were compiled elsewhere can be run here, which may need less."""
+        return cls.availability()
+
     # -- what a vendor writes -----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -84,12 +103,17 @@ class CompilerBackend(BackendImplInterface):
         return core_decompositions(self.kept)
 
     def serialize(self, executable: Executable) -> bytes:
-        """The compiled program as bytes (with ``Capabilities.serialization``)."""
-        raise NotImplementedError(f"{type(self).__name__} declares no Capabilities.serialization")
+        """The program as bytes: what a file holds, and with ``Capabilities.serialization`` the cache on disk."""
+        raise NotImplementedError(f"{type(self).__name__} does not save programs")
 
     def deserialize(self, payload: bytes | memoryview) -> Executable:
         """What :meth:`serialize` turned into bytes, ready to be called."""
-        raise NotImplementedError(f"{type(self).__name__} declares no Capabilities.serialization")
+        raise NotImplementedError(f"{type(self).__name__} does not save programs")
+
+    @property
+    def saves_programs(self) -> bool:
+        """Whether the compiler's programs can be saved for a target: whether there is a :meth:`serialize`."""
+        return type(self).serialize is not CompilerBackend.serialize
 
     def targets(self) -> Sequence[str]:
         """What the compiler can compile for, besides this machine."""
@@ -170,7 +194,33 @@ class CompilerBackend(BackendImplInterface):
         program, outputs, held = compiler_input(graph, inputs, self, name, wanted)
         executable = self.compile_graph(program) if program.outputs else None
         drawing = None if inputs.draws is None else self.compile_draws(name, inputs.draws)
-        return Variant(inputs, outputs, held, executable, drawing)
+        header = header_of(inputs, outputs, program, {}) if self.capabilities.serialization else None
+        return Variant(inputs, outputs, held, executable, drawing, header)
+
+    def serialize_computation(self, computation: Computation) -> bytes:
+        """The program that ran last, as :meth:`serialize` writes it."""
+        if not isinstance(computation, CompiledComputation):
+            raise TypeError(f"{computation!r} is not compiled: pass what {type(self).__name__}.compile() returned")
+        variant = computation.current
+        assert variant.header is not None
+        return pack(variant.header, b"" if variant.executable is None else self.serialize(variant.executable))
+
+    def deserialize_computation(self, payload: bytes, computation: Computation) -> Computation:
+        """The computation with the program of an earlier process."""
+        graph = computation.graph
+        inputs = plan_inputs(graph, [node.numbers[i] for node, i in graph.numbers])
+        try:
+            header, body = unpack(payload)
+        except DamagedFileError as error:
+            raise ValueError(str(error)) from error
+        if not inputs.fit_constants(header.constants):
+            raise ValueError("it was compiled for other constants")
+        wanted = computation.aliases if self.capabilities.input_output_aliasing else {}
+        _, held = aliases_that_hold(header.results, wanted)
+        executable = self.deserialize(body) if header.outputs else None
+        drawing = None if inputs.draws is None else self.compile_draws(computation.name, inputs.draws)
+        variant = Variant(inputs, Outputs(header.results), held, executable, drawing, header)
+        return CompiledComputation(computation, self, variant)
 
     def compile_draws(self, name: str, draws: Graph) -> Computation:
         """The computation of a graph of draws."""

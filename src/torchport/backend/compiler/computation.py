@@ -15,6 +15,7 @@ from torchport.backend.computation import Computation
 from torchport.backend.data import DONATED, BackendData
 from torchport.ir.graph import Graph
 from torchport.ir.shape import Shape
+from torchport_runtime.compiled import ProgramHeader
 
 if TYPE_CHECKING:
     # The backend makes its computations, which therefore only name its type.
@@ -34,6 +35,7 @@ class Variant:
         aliases: result → parameter whose buffer it may take.
         executable: the compiled program; ``None`` when nothing is computed.
         drawing: the computation that draws random numbers first.
+        header: what it takes and gives, for who writes it to a disk; ``None`` where nobody does.
         text: what the compiler made of it, for people.
     """
 
@@ -42,6 +44,7 @@ class Variant:
     aliases: dict[int, int]
     executable: Executable | None
     drawing: Computation | None
+    header: ProgramHeader | None = None
     text: str = ""
 
 
@@ -51,14 +54,26 @@ def compiler_input(
     """What the compiler is given for a graph, how its outputs become results, and the aliases of results that hold."""
     module = retrace(graph, inputs, backend.decompositions())
     outputs = normalized(module)
-    used: dict[int, int] = {}
-    held: dict[int, int] = {}
+    used, held = aliases_that_hold(outputs.sources, aliases)
+    layouts: dict[int, tuple[int, ...]] = {}
+    for value, (kind, index) in zip(graph.results, outputs.sources, strict=True):
+        if kind == "output":
+            layouts.setdefault(index, value.shape.strides)
+    in_order = tuple(layouts[i] for i in range(len(layouts)))
+    return CompilerInput(name, module, in_order, used, backend.options, **how), outputs, held
+
+
+def aliases_that_hold(
+    sources: Sequence[tuple[str, int]], aliases: Mapping[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Of aliases of results and parameters those of results that are outputs of their own: by output, and by result."""
+    by_output: dict[int, int] = {}
+    by_result: dict[int, int] = {}
     for result, parameter in aliases.items():
-        kind, index = outputs.sources[result]
-        if kind == "output" and index not in used:
-            used[index] = parameter
-            held[result] = parameter
-    return CompilerInput(name, module, used, backend.options, **how), outputs, held
+        kind, index = sources[result]
+        if kind == "output" and index not in by_output:
+            by_output[index] = by_result[result] = parameter
+    return by_output, by_result
 
 
 class CompiledComputation(Computation):

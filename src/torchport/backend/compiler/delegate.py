@@ -11,15 +11,14 @@ import torch
 from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Support
 from torchport.backend.compiler.computation import Variant, compiler_input, run_variant
-from torchport.backend.compiler.inputs import Inputs, plan_inputs
+from torchport.backend.compiler.inputs import plan_inputs
+from torchport.backend.compiler.payload import header_of, inputs_of, is_program, pack, unpack
 from torchport.backend.compiler.program import Outputs
 from torchport.backend.delegate import DelegatedModule, Payload, PyTorchBackendInterface
-from torchport.errors import BackendError
+from torchport.errors import BackendError, BackendNotAvailableError
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
 from torchport.ir.parser import parse_graph
-from torchport.ir.shape import Shape, dtype_name, find_dtype
-from torchport_runtime.compiled import ProgramHeader, is_program, pack, unpack
 
 if TYPE_CHECKING:
     # The backend makes its delegate, which therefore only names its type.
@@ -41,10 +40,8 @@ class CompilerDelegate(PyTorchBackendInterface):
         self._drawing = threading.Lock()
 
     def is_available(self) -> Availability:
-        """What the backend's ``availability()`` says."""
-        probe = getattr(self._backend, "availability", None)
-        found = probe() if probe is not None else Availability(True)
-        return found if isinstance(found, Availability) else Availability(bool(found))
+        """Whether programs can be run here; compiling may need more, and says so when it is asked for."""
+        return self._backend.runtime_availability()
 
     def supports(self, node: Node) -> Support:
         """What the backend says; and symbolic sizes only where it takes them."""
@@ -59,22 +56,13 @@ class CompilerDelegate(PyTorchBackendInterface):
 
     def _preprocess(self, name: str, graph: Graph, options: Mapping[str, Any] | None) -> bytes:
         backend = self._backend.with_options(options)
-        if not backend.capabilities.serialization:
+        if not backend.saves_programs:
             return str(graph).encode()
-        target = None if options is None else options.get("target")
+        _check_compiler(backend, name)
         inputs = plan_inputs(graph, [n.numbers[i] for n, i in graph.numbers])
-        program, outputs, _ = compiler_input(graph, inputs, backend, name, {}, target=target, saved=True)
+        program, outputs, _ = compiler_input(graph, inputs, backend, name, {}, saved=True)
         executable = backend.compile_graph(program)
-        header = ProgramHeader(
-            tuple(map(_spec, inputs.tensors)),
-            inputs.floats,
-            inputs.integers,
-            inputs.constants,
-            outputs.sources,
-            tuple((dtype_name(x.dtype), tuple(x.shape)) for x in program.outputs),
-            None if inputs.draws is None else str(inputs.draws),
-            backend.payload_details(),
-        )
+        header = header_of(inputs, outputs, program, backend.payload_details())
         return pack(header, backend.serialize(executable))
 
     def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,9 +73,14 @@ class CompilerDelegate(PyTorchBackendInterface):
         backend = self._backend.with_options(options)
         if is_program(payload):
             return _saved(backend, name, payload)
-        graph = parse_graph(bytes(payload).decode())
-        variant = backend.make_variant(graph, name, plan_inputs(graph, [n.numbers[i] for n, i in graph.numbers]))
-        return _Loaded(backend, variant)
+        return _compiled(backend, name, parse_graph(bytes(payload).decode()))
+
+    def compile_here(self, module: DelegatedModule, method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Programs in the form that the compiler runs here, which may be another than the one it saves."""
+        return {
+            name: _compiled(self._backend.with_options(method_compile_spec[name]), name, graph)
+            for name, graph in module.graphs.items()
+        }
 
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
         """The results, each a tensor of the caller's own. Random numbers are those of ``torch.manual_seed``."""
@@ -137,14 +130,20 @@ class _Loaded:
         return tensors
 
 
+def _check_compiler(backend: CompilerBackend, name: str) -> None:
+    available = backend.availability()
+    if not available:
+        raise BackendNotAvailableError(type(backend).__name__, f"{name} has to be compiled: {available.reason}")
+
+
+def _compiled(backend: CompilerBackend, name: str, graph: Graph) -> _Loaded:
+    _check_compiler(backend, name)
+    numbers = [node.numbers[i] for node, i in graph.numbers]
+    return _Loaded(backend, backend.make_variant(graph, name, plan_inputs(graph, numbers)))
+
+
 def _saved(backend: CompilerBackend, name: str, payload: Payload) -> _Loaded:
     header, body = unpack(payload)
-    draws = None if header.draws is None else parse_graph(header.draws)
-    shapes = tuple(Shape(find_dtype(d), tuple(int(n) for n in sizes)) for d, sizes in header.inputs)
-    inputs = Inputs(shapes, header.floats, header.integers, header.constants, draws, ())
-    drawing = None if draws is None else backend.compile_draws(name, draws)
+    inputs = inputs_of(header)
+    drawing = None if inputs.draws is None else backend.compile_draws(name, inputs.draws)
     return _Loaded(backend, Variant(inputs, Outputs(header.results), {}, backend.deserialize(body), drawing))
-
-
-def _spec(shape: Shape) -> tuple[str, tuple[int | str, ...]]:
-    return dtype_name(shape.dtype), tuple(shape.sizes)

@@ -50,9 +50,13 @@ class Inputs:
             made.append(torch.tensor([int(numbers[i]) for i in self.integers], dtype=torch.int64))
         return made
 
-    def fit(self, numbers: Sequence[Any]) -> bool:
+    def fit(self, numbers: Sequence[Any] | Mapping[int, Any]) -> bool:
         """Whether a program of these inputs is one for these numbers."""
         return all(_same(numbers[i], value) for i, value in self.constants.items())
+
+    def fit_constants(self, constants: Mapping[int, Any]) -> bool:
+        """Whether the constants are these."""
+        return self.constants.keys() == constants.keys() and self.fit(constants)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -22,6 +22,7 @@ class CompilerInput:
         name: for people and reports.
         module: functional ATen operators at the backend's level, weights among the inputs; ``meta["val"]`` of each node
             holds fake tensors on the CPU. No output is an input, and none is there twice.
+        layouts: the strides that each output is to have in PyTorch; a compiler that knows none may ignore them.
         aliases: output → input: the executable may write the output into that input's buffer, which nobody else needs.
         options: what the user asked for, an instance of the backend's ``Options``.
         target: what it is compiled for, one of the backend's ``targets()``; ``None`` for this machine.
@@ -30,6 +31,7 @@ class CompilerInput:
 
     name: str
     module: fx.GraphModule
+    layouts: tuple[tuple[int, ...], ...] = ()
     aliases: Mapping[int, int] = field(default_factory=dict)
     options: Any = None
     target: str | None = None
