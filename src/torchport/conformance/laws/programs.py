@@ -119,17 +119,19 @@ def an_error_is_told_once_and_spoils_nothing_else(subject: Subject) -> None:
     if not answer:
         raise NotApplicable(f"the backend refuses the operator that fails: {answer.reason}")
     good = torch.ones(3, device=D)
-    sync()
-    bad = failing_operator()(-good)
     other = good + 1
     sync()
+    bad = failing_operator()(-good)
+    sync()
+    later = other + good
     try:
         found = bad.cpu()
     except (ExecutionError, RuntimeError) as error:
         require(MESSAGE in str(error), f"the operator's own text is not in the error: {error}")
     else:
         raise Violation(f"the result of an operator that fails was read: {found.tolist()}")
-    check_values([torch.ones(3), torch.full((3,), 2.0)], [good.cpu(), other.cpu()], what="a tensor beside the failure")
+    wanted = [torch.ones(3), torch.full((3,), 2.0), torch.full((3,), 3.0)]
+    check_values(wanted, [good.cpu(), other.cpu(), later.cpu()], what="a tensor beside the failure")
 
 
 @LAWS.add("random")

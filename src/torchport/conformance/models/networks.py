@@ -45,7 +45,8 @@ class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(20, 16), nn.Embedding(6, 16)
-        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        # Without a bias: that of the keys has no influence, so its gradient would be rounding, which Adam blows up.
+        self.qkv, self.out = nn.Linear(16, 48, bias=False), nn.Linear(16, 16)
         self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 16)
         self.norms = nn.ModuleList([nn.LayerNorm(16), nn.LayerNorm(16)])
         self.scores = nn.Linear(16, CLASSES)
