@@ -68,15 +68,15 @@ def run_case(subject: Subject, case: Case) -> Result:
             torch.manual_seed(0)
             case.run(subject)
     except NotApplicable as signal:
-        return ended(Status.NOT_APPLICABLE, str(signal))
+        return ended(Status.NOT_APPLICABLE, next(iter(str(signal).strip().splitlines()), ""))
     except Refused as signal:
-        return ended(Status.REFUSED, str(signal))
+        return ended(Status.REFUSED, next(iter(str(signal).strip().splitlines()), ""))
     except Violation as found:
         _settle(subject)
-        return ended(Status.FAIL, str(found), _trace(found) if found.__cause__ else "")
+        return ended(Status.FAIL, _one_line(str(found)), _trace(found) if found.__cause__ else "")
     except Exception as error:  # noqa: BLE001 - a stranger's backend: whatever it raises is the finding
         _settle(subject)
-        return ended(Status.FAIL, f"{type(error).__name__}: {_one_line(error)}", _trace(error))
+        return ended(Status.FAIL, f"{type(error).__name__}: {_one_line(str(error))}", _trace(error))
     after = executed_fallback_ops()
     eager = sorted(name for name, count in after.items() if count > fallbacks.get(name, 0))
     notes = [f"ran eagerly: {', '.join(eager)}"] if eager else []
@@ -127,8 +127,8 @@ def _settle(subject: Subject) -> None:
         return
 
 
-def _one_line(error: BaseException) -> str:
-    return " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
+def _one_line(text: str) -> str:
+    return " | ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _trace(error: BaseException) -> str:
