@@ -16,6 +16,7 @@ from torchport.config import override
 from torchport.conformance.case import Case, Door, NotApplicable, Refused, Result, Status, Violation
 from torchport.conformance.subject import Subject
 from torchport.lazy.eager import executed_fallback_ops
+from torchport.lazy.rng import manual_seed
 from torchport.runtime.execution import wait_device_ops
 
 _TEXT_LENGTH = 500
@@ -65,7 +66,9 @@ def run_case(subject: Subject, case: Case) -> Result:
         # A backend that warns, and a compiler's deprecations, are no concern of a law.
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
+            if not subject.lowers_only:
+                manual_seed(0)
             case.run(subject)
     except NotApplicable as signal:
         return ended(Status.NOT_APPLICABLE, next(iter(str(signal).strip().splitlines()), ""))

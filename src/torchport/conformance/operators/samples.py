@@ -113,7 +113,7 @@ def _dtypes_of(x: Any) -> set[torch.dtype]:
 def recorded_calls(dtype: torch.dtype) -> dict[OpOverload, tuple[OperatorCall, ...]]:
     """Calls of every overload with that dtype that OpInfo leads to, those of the operator's own OpInfo first."""
     recorder = _Recorder(dtype)
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.enable_grad():
         warnings.simplefilter("ignore")
         # Here: it takes a second, brings a package of its own, and only who tries operators needs it.
         from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
@@ -121,7 +121,8 @@ def recorded_calls(dtype: torch.dtype) -> dict[OpOverload, tuple[OperatorCall, .
         for info in sorted(op_db, key=lambda i: (i.name, i.variant_test_name)):
             if dtype in info.supported_dtypes("cpu"):
                 recorder.origin = info.name
-                torch.manual_seed(0)
+                # Not torch.manual_seed, which formats the stack for each kind of device that is not here.
+                torch.default_generator.manual_seed(0)
                 _run_samples(info, dtype, recorder)
     found = {op: tuple(calls.values()) for op, calls in recorder.calls.items()}
     for op, args, kwargs in written_calls(dtype):
@@ -137,7 +138,7 @@ def _is_its_own(call: OperatorCall) -> bool:
 
 def _run_samples(info: Any, dtype: torch.dtype, recorder: _Recorder) -> None:
     differentiable = dtype in info.supported_backward_dtypes("cpu") and info.supports_autograd
-    samples = info.sample_inputs("cpu", dtype, requires_grad=differentiable)
+    samples = iter(info.sample_inputs_func(info, "cpu", dtype, differentiable))
     for sample in _until_an_error(itertools.islice(samples, SAMPLES_OF_EACH)):
         with recorder:
             for _ in _until_an_error(_forward_and_backward(info, sample)):
