@@ -19,6 +19,7 @@ from torchport.conformance.operators.overloads import core_overloads, has_values
 from torchport.conformance.operators.samples import OperatorCall, chosen_calls, copied, recorded_calls, written
 from torchport.conformance.subject import Subject
 from torchport.errors import StrictModeError
+from torchport.lazy.recording import NO_REASON
 from torchport.lazy.sync import sync
 
 FAMILY = "operators"
@@ -65,7 +66,7 @@ def _run(op: OpOverload, dtype: torch.dtype, samples: int, subject: Subject) -> 
             refusals += interpreted
         if refusals:
             reason = refusals[0]
-            if not reason.strip():
+            if reason.strip() in ("", NO_REASON):
                 raise Violation("it is refused without a reason")
             some = "" if len(refusals) == len(calls) else f"{len(refusals)} of {len(calls)} calls: "
             raise Refused(f"{some}{reason}")
