@@ -72,6 +72,7 @@ from torchport.errors import (
     UnsupportedNodesError,
     UnsupportedOperationError,
 )
+from torchport.lazy.capture import capture
 from torchport.lazy.eager import executed_fallback_ops
 from torchport.lazy.mode import lazy_mode
 from torchport.lazy.rng import manual_seed
@@ -152,6 +153,7 @@ __all__ = [
     "Value",
     "as_graph_function",
     "backends",
+    "capture",
     "debug",
     "errors",
     "executed_fallback_ops",

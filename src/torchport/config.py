@@ -105,8 +105,9 @@ class Setting:
 _SEE = "See docs/settings.md."
 _BOOL = Rule("True and False", lambda value: True)
 _BACKEND_NAME = Rule(
-    "the names of installed backends (letters, digits, '_', '-' and '.'; `torchport backends` lists them)",
-    lambda value: re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", value) is not None,
+    "the names of installed backends (letters, digits, '_', '-' and '.'; `torchport backends` lists them), also with "
+    "options, as in `inductor{max_autotune=true}`",
+    lambda value: re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*(\{[^{}]*\})?", value) is not None,
 )
 _DEVICE_NAME = Rule(
     "words of lower-case letters and '_' that are not the name of one of PyTorch's own devices",
@@ -164,6 +165,11 @@ class Settings:
         ),
         "Whose operators a saved module may call when it is loaded, besides PyTorch's own. An operator of a library is "
         "code of this process, and a file may come from anywhere.",
+    )
+    capture: bool = _setting(
+        True,
+        _BOOL,
+        "Steps under `torchport.capture` are replayed where that is safe. When off, they are traced at each call.",
     )
     symbolic_sizes: bool = _setting(
         True,

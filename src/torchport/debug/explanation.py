@@ -7,6 +7,7 @@ from torchport.runtime.events import EventKind, events
 _HEADINGS = {
     EventKind.BACKEND: "Backends",
     EventKind.COMPILE: "Compiled",
+    EventKind.CAPTURE: "Captured steps that were traced again, or could not be captured",
     EventKind.READ: "Synced because a value was read (move the read out of the loop, or read once per epoch)",
     EventKind.UNDEFERRED: "Synced because an operator cannot be deferred",
     EventKind.CUT: "Cut because the graph grew without a barrier (call torchport.sync() once per step)",

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 
-from torchport.backend import BackendDevice, BackendImplInterface, IrBuilder, LazyTensor, Shape, has_backend
+from torchport.backend import (
+    BackendDevice,
+    BackendImplInterface,
+    IrBuilder,
+    LazyTensor,
+    Shape,
+    SyncCause,
+    Value,
+    has_backend,
+)
 from torchport.backend import get_backend as _get_backend
 from torchport.config import settings
 from torchport.ir.call import Call
+from torchport.ir.location import Location
 from torchport.lazy.trace import Trace
 
 trace = Trace()
@@ -30,6 +40,9 @@ _backend: BackendImplInterface | None = None
 _builder: IrBuilder | None = None
 
 
+recorder: StepObserver | None = None
+"""Who watches the run of a captured step; what happens in it that a replay could not repeat is told to it."""
+
 host_mode: HostMode | None = None
 """Where operations on ordinary CPU tensors are being deferred: who adopts the storages of their results."""
 
@@ -39,6 +52,24 @@ class HostMode(Protocol):
 
     def adopt(self, storage: Any, lazy: LazyTensor) -> None:
         """Attaches a lazy tensor to the storage of a CPU tensor."""
+
+
+class StepObserver(Protocol):
+    """What watches the run of a captured step."""
+
+    thread: int
+
+    def interrupted(self, cause: SyncCause, location: Location) -> None:
+        """The trace is launched before the step has ended."""
+
+    def read(self) -> None:
+        """A value is read on the host."""
+
+    def uploaded(self, value: Value, tensor: torch.Tensor) -> None:
+        """A host tensor became a leaf."""
+
+    def backward_from(self, roots: Sequence[torch.Tensor]) -> None:
+        """A backward pass has used up the graph behind these tensors."""
 
 
 class NotDeferred(Exception):  # noqa: N818 - a signal, not an error

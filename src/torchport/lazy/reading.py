@@ -28,6 +28,8 @@ def data_of(tensor: LazyTensor, cause: SyncCause = SyncCause.READ) -> BackendDat
         StrictModeError: strict mode forbids an implicit sync, and the contents are pending.
     """
     with LOCK:
+        if active.recorder is not None:
+            active.recorder.read()
         if tensor.value is None:
             write_unwritten(tensor)
         if tensor.data is None:
@@ -76,6 +78,8 @@ def host_tensor(tensor: torch.Tensor, lazy: LazyTensor, cause: SyncCause = SyncC
     layout = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
     shape = lazy.shape
     whole = layout == (shape.sizes, shape.strides, 0, shape.dtype)
+    if active.recorder is not None:
+        active.recorder.read()
     if lazy.host is None or whole:
         base = active.backend().make_tensor_from_computation_data(data_of(lazy, cause))
         base = with_strides(base, shape)

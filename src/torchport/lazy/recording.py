@@ -284,7 +284,10 @@ def upload(tensor: torch.Tensor, shape: Shape | None = None) -> tuple[Value, Sha
     if shape is None:
         shape = dense_shape(Shape(tensor.dtype, tuple(tensor.shape), tensor.stride()))
     data = active.backend().make_computation_data_from_tensor(tensor, shape, active.backend_device())
-    return Value(active.builder().make_device_data(data)), shape
+    value = Value(active.builder().make_device_data(data))
+    if active.recorder is not None:
+        active.recorder.uploaded(value, tensor)
+    return value, shape
 
 
 def _static(a: Any) -> Any:

@@ -7,7 +7,9 @@ nothing is computed twice whoever reads what and when. Looking up the compiled c
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
+from dataclasses import dataclass
 
 from torchport import metrics
 from torchport.backend import BackendData, BackendImplInterface, LazyTensor, SyncCause, Value
@@ -40,15 +42,26 @@ def sync(wait: bool = False) -> None:
         ExecutionError: ``wait`` was asked for, and a computation failed.
     """
     _MARK_STEP.value += 1
+    recorder = active.recorder
+    if recorder is not None and recorder.thread == threading.get_ident():
+        return  # a step that is captured is one graph: its barrier is its end
     launch(SyncCause.BARRIER, user_location() if settings.source_lines else None, own=True)
     if wait:
         wait_device_ops()
 
 
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What a launch took: the compiled trace, and for each result the tensors that waited for it."""
+
+    compiled: CompiledTrace
+    holders: list[list[LazyTensor]]
+
+
 def launch(
     cause: SyncCause, location: Location, soon_read: bool = False, own: bool = False, wanted: Node | None = None
-) -> None:
-    """Launches the trace.
+) -> Launched | None:
+    """Launches the trace; tells what was launched.
 
     Args:
         cause: what asks for it.
@@ -60,7 +73,9 @@ def launch(
     with LOCK:
         trace = active.trace
         if not trace.operations:
-            return
+            return None
+        if active.recorder is not None:
+            active.recorder.interrupted(cause, location)
         backend = active.backend()
         device = active.backend_device()
         staying = of_other_threads(trace, wanted) if own else frozenset()
@@ -70,7 +85,7 @@ def launch(
         try:
             results, holders, held = _live_results(trace, backend)
             if not trace.operations or (held and not results):
-                return  # nothing of its own, or nothing that the backend wants now
+                return None  # nothing of its own, or nothing that the backend wants now
             # Ctrl-C in a slow compiler leaves the trace as it is; a compiler that fails spoils what it was to compute.
             compiled = compiled_trace(trace, results, holders, backend, device, cause, location)
             launched = True
@@ -114,6 +129,7 @@ def launch(
         execution.undo = undo
         executor.enqueue(execution)
     executor.advance(execution, wake=not soon_read)
+    return Launched(compiled, holders)
 
 
 class Undo:

@@ -89,6 +89,11 @@ _pack_address = struct.Struct("<Q").pack_into
 _ids = itertools.count()
 
 
+def next_unique_id() -> int:
+    """A number greater than that of every lazy tensor so far, and less than those to come."""
+    return next(_ids)
+
+
 def supported_dtypes() -> frozenset[torch.dtype]:
     """The dtypes that a tensor on the device may have."""
     return frozenset(_DTYPE_CODES)

@@ -192,6 +192,8 @@ def _patch_backward() -> None:
                 break
         else:
             return original(t_outputs, *args, **kwargs)
+        if active.recorder is not None and not args[1]:  # retain_graph
+            active.recorder.backward_from(t_outputs)
         if args[2]:  # create_graph
             differentiate_twice()
         # What torch.autograd.set_multithreading_enabled does, without its 10 µs.

@@ -18,6 +18,7 @@ class EventKind(StrEnum):
     FALLBACK = "fallback"
     UNDEFERRED = "undeferred"
     BACKEND = "backend"
+    CAPTURE = "capture"
 
 
 @dataclass(slots=True)

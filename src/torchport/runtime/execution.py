@@ -16,6 +16,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
+
 from torchport import metrics
 from torchport.backend import DONATED, BackendData, BackendDevice, BackendImplInterface, Computation
 from torchport.config import settings
@@ -63,6 +65,7 @@ class Execution:
         "duration",
         "location",
         "results",
+        "threads",
         "undo",
     )
 
@@ -85,6 +88,7 @@ class Execution:
         self.location = location
         self.donated = donated
         self.duration = duration or Duration()
+        self.threads = torch.get_num_threads()
         self.undo: Mapping[int, Sequence[Undo]] = {}
         self._again: dict[int, ExecutionError] = {}
         self._held: Counter[int] | None = None
@@ -259,6 +263,11 @@ class Executor:
         self._running = False
         self._worker: threading.Thread | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was launched has ended."""
+        return not self._queue and not self._running
+
     def enqueue(self, execution: Execution) -> None:
         """Takes its place in the order; :meth:`advance` has to follow.
 
@@ -341,6 +350,9 @@ class Executor:
         with self._condition:
             while True:
                 if self._queue and not self._running:
+                    # OpenMP's number of threads belongs to each thread: the program has set that of its own.
+                    if self._queue[0].threads != torch.get_num_threads():
+                        torch.set_num_threads(self._queue[0].threads)
                     self._run_head()
                 else:
                     self._condition.wait()

@@ -37,6 +37,7 @@ class Variant:
         drawing: the computation that draws random numbers first.
         header: what it takes and gives, for who writes it to a disk; ``None`` where nobody does.
         text: what the compiler made of it, for people.
+        vectors: the numbers of the last call, and the handles that they became.
     """
 
     inputs: Inputs
@@ -46,6 +47,7 @@ class Variant:
     drawing: Computation | None
     header: ProgramHeader | None = None
     text: str = ""
+    vectors: tuple[Sequence[Any], list[Any]] | None = None
 
 
 def compiler_input(
@@ -90,7 +92,7 @@ class CompiledComputation(Computation):
         self._backend = backend
         self._lock = threading.Lock()
         self._tensors = len(source.graph.parameters)
-        self._shapes = [v.shape for v in source.graph.results]
+        self._shapes = [(v.shape, not any(v.shape.symbolic)) for v in source.graph.results]
         self.variants = [first]
 
     @property
@@ -133,14 +135,12 @@ class CompiledComputation(Computation):
         variant = self.variant_for(numbers)
         given = handles[:tensors]
         for parameter in variant.aliases.values():
-            if arguments[parameter].info is DONATED:
-                arguments[parameter].handle = None
-            else:
+            if arguments[parameter].info is not DONATED:
                 given[parameter] = backend.copy_handle(given[parameter])
         device = self.devices[0]
         return [
-            BackendData(device, backend.shape_of_handle(handle, shape), handle)
-            for handle, shape in zip(run_variant(variant, backend, given, numbers), self._shapes, strict=True)
+            BackendData(device, shape if fixed else backend.shape_of_handle(handle, shape), handle)
+            for handle, (shape, fixed) in zip(run_variant(variant, backend, given, numbers), self._shapes, strict=True)
         ]
 
 
@@ -153,7 +153,9 @@ def run_variant(variant: Variant, backend: CompilerBackend, given: list[Any], nu
         given: handles of the tensors; the further inputs are added to the list.
         numbers: the numbers of the graph.
     """
-    given += map(backend.from_host, variant.inputs.vectors(numbers))
+    if variant.vectors is None or variant.vectors[0] != numbers:
+        variant.vectors = numbers, list(map(backend.from_host, variant.inputs.vectors(numbers)))
+    given += variant.vectors[1]
     if variant.drawing is not None:
         given += backend.draw(variant.drawing, [numbers[i] for i in variant.inputs.drawn_with])
     made = variant.executable(*given) if variant.executable is not None else ()
