@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases: list[Any] = []
     if backend_of(metafunc.config):
         # Here: whoever has not asked for a backend does not wait for torch.
-        from torchport.conformance.catalogue import Choice, all_cases  # noqa: PLC0415
+        from torchport.conformance.catalogue import Choice, all_cases
 
         only = tuple(metafunc.config.getoption("--torchport-only"))
         cases = list(all_cases(Choice(bool(metafunc.config.getoption("--torchport-quick")), only)))
@@ -55,8 +55,8 @@ def conformance_subject(request: pytest.FixtureRequest) -> Any:
     Raises:
         BackendNotAvailableError: it cannot be used here: a backend that should be there fails, and is not skipped.
     """
-    from torchport.conformance.subject import Subject  # noqa: PLC0415
-    from torchport.errors import BackendNotAvailableError  # noqa: PLC0415
+    from torchport.conformance.subject import Subject
+    from torchport.errors import BackendNotAvailableError
 
     subject = Subject(backend_of(request.config))
     if not subject.availability:
@@ -67,6 +67,6 @@ def conformance_subject(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="session")
 def conformance_expected(conformance_subject: Any) -> Any:
     """The backend's expected failures."""
-    from torchport.conformance.expected import expected_failures  # noqa: PLC0415
+    from torchport.conformance.expected import expected_failures
 
     return expected_failures(conformance_subject.owner)

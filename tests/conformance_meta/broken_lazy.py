@@ -276,4 +276,3 @@ class CannotBeSaved(Honest):
 def _negated(computation: Computation) -> Computation:
     computation.graph.results[:] = [n.value() for n in computation.graph.parameters[: len(computation.graph.results)]]
     return computation
-

@@ -67,7 +67,7 @@ class Choice:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    if name == pattern or "." not in pattern and name.partition(".")[0] == pattern:
+    if name == pattern or ("." not in pattern and name.partition(".")[0] == pattern):
         return True
     # The brackets of a name are no character class.
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
@@ -78,7 +78,7 @@ def law_cases() -> list[Case]:
     return [case for laws in _LAWS for case in laws]
 
 
-def all_cases(choice: Choice = Choice()) -> Iterator[Case]:  # noqa: B008 - it is a frozen value
+def all_cases(choice: Choice = Choice()) -> Iterator[Case]:
     """The cases of a choice, in the order in which they are run and told."""
     yield from filter(choice.takes, law_cases())
     if not choice.only or any(_may_be_an_operator(p) for p in choice.only):

@@ -7,13 +7,9 @@ import tomllib
 from pathlib import Path
 
 from torchport.conformance.catalogue import unknown_names
-from torchport.errors import TorchportError
+from torchport.errors import ExpectedFailuresError
 
 FILE_NAME = "expected_failures.toml"
-
-
-class ExpectedFailuresError(TorchportError, ValueError):
-    """The file of expected failures is not what it should be; every mistake is listed."""
 
 
 def expected_failures(owner: type) -> dict[str, str]:
@@ -48,7 +44,7 @@ def read(file: Path) -> dict[str, str]:
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ExpectedFailuresError(f"{file}: {error}. Write lines of the form: \"case\" = \"reason\"") from error
+        raise ExpectedFailuresError(f'{file}: {error}. Write lines of the form: "case" = "reason"') from error
     wrong = [f"{name}: no case has this name" for name in unknown_names(found)]
     wrong += [f"{name}: its reason is {r!r}" for name, r in found.items() if not isinstance(r, str) or not r.strip()]
     if wrong:

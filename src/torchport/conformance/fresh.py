@@ -1,6 +1,6 @@
 """What is done in a process of its own, in which nothing of this one is left: a module that is run.
 
-    python -m torchport.conformance.fresh '{"task": "load", …}'
+python -m torchport.conformance.fresh '{"task": "load", …}'
 """
 
 from __future__ import annotations

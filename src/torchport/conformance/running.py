@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 import warnings
@@ -37,18 +38,10 @@ def run(
         starting: hears of each case before it is run.
     """
     # A computation that an earlier run has left on the disk would hide a compile.
-    with override(cache_dir="off"), subject.active() if subject.availability else _nothing():
+    with override(cache_dir="off"), subject.active() if subject.availability else contextlib.nullcontext():
         for case in cases:
             starting(case)
             yield judged(run_case(subject, case), expected)
-
-
-class _nothing:  # noqa: N801 - as contextlib.nullcontext, whose type is not that of Subject.active()
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *details: object) -> None:
-        return
 
 
 def run_case(subject: Subject, case: Case) -> Result:
@@ -123,11 +116,10 @@ def _settle(subject: Subject) -> None:
     if subject.lowers_only:
         return
     for _ in range(8):
-        try:
+        # Each call raises one error of those that nobody has heard of yet: they belong to the case that failed.
+        with contextlib.suppress(Exception):
             wait_device_ops()
-        except Exception:  # noqa: BLE001 - one error of those that are not raised yet
-            continue
-        return
+            return
 
 
 def _one_line(text: str) -> str:

@@ -11,9 +11,7 @@ from torchport.conformance.running import run
 from torchport.conformance.subject import Subject
 
 
-def test_case(
-    conformance_case: Case, conformance_subject: Subject, conformance_expected: Mapping[str, str]
-) -> None:
+def test_case(conformance_case: Case, conformance_subject: Subject, conformance_expected: Mapping[str, str]) -> None:
     """The law holds; what is refused or does not apply is skipped with the reason."""
     (result,) = run(conformance_subject, [conformance_case], conformance_expected)
     if result.failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from torchport.backend import BackendDevice, BackendDeviceType
@@ -39,11 +41,12 @@ def what_does_not_exist_is_refused(subject: Subject) -> None:
     backend = subject.backend
     before = backend.get_default_device_type(), backend.get_default_device_ordinal()
     count = len(backend.get_backend_devices())
-    for name, call in (
-        ("set_default_device_type(NOSUCH)", lambda: backend.set_default_device_type(BackendDeviceType("NOSUCH"))),
-        (f"set_default_device_ordinal({count + 7})", lambda: backend.set_default_device_ordinal(count + 7)),
-        ("set_default_device_ordinal(-1)", lambda: backend.set_default_device_ordinal(-1)),
-    ):
+    calls: dict[str, Callable[[], None]] = {
+        "set_default_device_type(NOSUCH)": lambda: backend.set_default_device_type(BackendDeviceType("NOSUCH")),
+        f"set_default_device_ordinal({count + 7})": lambda: backend.set_default_device_ordinal(count + 7),
+        "set_default_device_ordinal(-1)": lambda: backend.set_default_device_ordinal(-1),
+    }
+    for name, call in calls.items():
         try:
             call()
         except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import weakref
+from typing import Any
 
 import torch
 from torch import nn
@@ -231,7 +232,7 @@ class _Methods(nn.Module):
         self.linear = nn.Linear(4, 3)
         for parameter in self.linear.parameters():
             parameter.data = torch.rand(parameter.shape, generator=generator) - 0.5
-        self.register_buffer("offset", torch.arange(3.0))
+        self.offset = nn.Buffer(torch.arange(3.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.linear(x)) + self.offset
@@ -247,7 +248,7 @@ def a_file_runs_in_a_new_process(subject: Subject) -> None:
     module = _Methods().eval()
     x = torch.linspace(-1, 2, 20).reshape(5, 4)
     specs = {"forward": CompileSpec(args=(x,)), "scores": CompileSpec(args=(x,))}
-    lowered = to_backend(subject.name, module, specs)
+    lowered: Any = to_backend(subject.name, module, specs)
     if lowered.explain().count(" in 0 parts ") == len(specs):
         raise NotApplicable("the backend refuses all of the module")
     with torch.no_grad():

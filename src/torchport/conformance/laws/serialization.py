@@ -72,9 +72,7 @@ def a_second_process_compiles_nothing(subject: Subject) -> None:
     # The class is asked first whether it works at all.
     subject.compile(doubled(subject.upload(torch.ones(2)), subject.backend.get_ir_builder()))
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (
-            in_fresh_process(subject, "train", {"TORCHPORT_CACHE_DIR": folder}) for _ in range(2)
-        )
+        first, second = (in_fresh_process(subject, "train", {"TORCHPORT_CACHE_DIR": folder}) for _ in range(2))
     require(first["compiled"], "the first process compiled nothing, with an empty cache on the disk")
     require(not second["compiled"], f"the second process compiled {second['compiled']} graphs")
     check_values(torch.tensor(first["w"]), torch.tensor(second["w"]), what="the second process's result")

@@ -56,10 +56,14 @@ def data_moves_while_something_runs(subject: Subject) -> None:
 
     def execute() -> None:
         for turn in range(TURNS):
-            (result,) = checked(subject.execute(computation, [subject.upload(torch.full((SIZE,), -1.0 - turn))]), computation)
-            check_values(torch.full((SIZE,), -2.0 - 2 * turn), subject.download(result), what="a result beside transfers")
+            (result,) = checked(
+                subject.execute(computation, [subject.upload(torch.full((SIZE,), -1.0 - turn))]), computation
+            )
+            check_values(
+                torch.full((SIZE,), -2.0 - 2 * turn), subject.download(result), what="a result beside transfers"
+            )
 
-    together([execute, *(lambda seed=seed: move(seed) for seed in range(1, THREADS))])  # type: ignore[misc]
+    together([execute, *(lambda seed=seed: move(seed) for seed in range(1, THREADS))])
 
 
 @LAWS.add(quick=False)

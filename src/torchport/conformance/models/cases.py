@@ -115,4 +115,5 @@ def a_gradient_is_the_cpus(subject: Subject, name: str) -> None:
         x, y = (t.to(device) for t in batch(name))
         functional.cross_entropy(model(x), y).backward()
         gradients.append([p.grad.cpu() for p in model.parameters() if p.grad is not None])
-    check_values(*gradients, what="a gradient")
+    on_cpu, on_device = gradients
+    check_values(on_cpu, on_device, what="a gradient")

@@ -73,7 +73,7 @@ class _Recorder(TorchDispatchMode):
     """Keeps the calls that are made inside of it, a few of each overload."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.dtype = dtype
         self.origin = ""
         self.calls: dict[OpOverload, dict[str, OperatorCall]] = {}
@@ -116,7 +116,7 @@ def recorded_calls(dtype: torch.dtype) -> dict[OpOverload, tuple[OperatorCall, .
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.enable_grad():
         warnings.simplefilter("ignore")
         # Here: it takes a second, brings a package of its own, and only who tries operators needs it.
-        from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
+        from torch.testing._internal.common_methods_invocations import op_db
 
         for info in sorted(op_db, key=lambda i: (i.name, i.variant_test_name)):
             if dtype in info.supported_dtypes("cpu"):
