@@ -109,16 +109,19 @@ def results_are_the_callers(subject: Subject) -> None:
     sketch = Sketch()
     x = sketch.parameter(torch.float32, 3, 4)
     total = sketch.call(aten.add.Tensor, x, x)
-    handle = subject.lowered({"forward": sketch.graph(total, x, total)})["forward"]
+    row = sketch.call(aten.select.int, x, 0, 1)
+    handle = subject.lowered({"forward": sketch.graph(total, x, total, row)})["forward"]
     given = operands()[0]
     kept = given.clone()
     first = list(subject.delegate.execute(handle, [given]))
     second = list(subject.delegate.execute(handle, [given]))
-    check_values([kept + kept, kept, kept + kept], first)
+    check_values([kept + kept, kept, kept + kept, kept[1]], first)
     for result in first:
         result.zero_()
     check_values(kept, given, what="an input, after the results were written to")
-    check_values([kept + kept, kept, kept + kept], second, what="a result of another call, after the first was written")
+    check_values(
+        [kept + kept, kept, kept + kept, kept[1]], second, what="a result of another call, after the first was written"
+    )
     second[0].fill_(1)
     check_values(kept + kept, second[2], what="a result that was asked for twice, after one of the two was written")
 
