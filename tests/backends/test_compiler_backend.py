@@ -240,7 +240,7 @@ def test_an_output_that_looks_at_the_memory_of_an_input_or_of_another_output_is_
     row, last = x[1].clone(), x.split(2)[1].clone()
     y = x * 2
     again = y.t().clone()
-    torchport.sync()
+    torchport.sync(wait=True)
     handles = [lazy_tensor_of(t).data.handle for t in (x, row, last, y, again)]
     assert 5 == len({handle.untyped_storage().data_ptr() for handle in handles})
     assert [4.0, 5.0, 6.0, 7.0] == row.tolist()
