@@ -22,6 +22,15 @@ class Trivial(CompilerBackend):
         return program.module
 
 
+class FailsOnErf(Trivial):
+    """It finds out when it compiles."""
+
+    def compile_graph(self, program: CompilerInput) -> Executable:
+        if any(n.target is torch.ops.aten.erf.default for n in program.module.graph.nodes):
+            raise NotImplementedError("no erf in this compiler")
+        return program.module
+
+
 class _WithDelegate(Trivial):
     made: type[CompilerDelegate] = CompilerDelegate
 

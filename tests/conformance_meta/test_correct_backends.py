@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance_meta.broken_lazy import Honest
-from conformance_meta.broken_lowering import Trivial
+from conformance_meta.broken_lowering import FailsOnErf, Trivial
 from torchport.backend import BackendRegistrar
 from torchport.conformance.case import Result, Status
 from torchport.conformance.catalogue import Choice, all_cases, law_cases
@@ -59,3 +59,11 @@ def test_a_trivial_compiler_has_a_sample_of_operators_right() -> None:
     assert [] == unwanted(results, Status.NOT_APPLICABLE, Status.REFUSED)
     assert all(text.startswith("it cannot be decomposed") for text in refused.values()), refused
     assert {"aten.nonzero.default"} == refused.keys()
+
+
+def test_what_a_compiler_fails_on_counts_as_refused_with_what_it_raised() -> None:
+    with BackendRegistrar("correct", FailsOnErf):
+        results = results_of("correct", Choice(quick=True, only=("operators.aten.erf.default[float32]",)))
+    (found,) = results
+    assert Status.REFUSED is found.status
+    assert "the interpreter runs it: NotImplementedError: no erf in this compiler" in found.text

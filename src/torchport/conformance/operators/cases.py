@@ -63,7 +63,7 @@ def _run(op: OpOverload, dtype: torch.dtype, samples: int, subject: Subject) -> 
             except _RefusedCall as refusal:
                 refusals.append(str(refusal))
         if deferred:
-            with _compiled_by_the_backend() as interpreted:
+            with _compiler_failures(subject) as interpreted:
                 sync(wait=False)
                 for call, got in deferred:
                     _compare(call, got, subject)
@@ -106,13 +106,14 @@ def _placed(x: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _compiled_by_the_backend() -> Iterator[list[str]]:
-    """What was compiled inside and ran in the interpreter all the same, as reasons."""
+def _compiler_failures(subject: Subject) -> Iterator[list[str]]:
+    """Why the interpreter ran what the backend's compiler failed on, for what was compiled inside."""
     reasons: list[str] = []
     before = metrics.counter_value("CompilerFallback")
     yield reasons
     if metrics.counter_value("CompilerFallback") > before:
-        reasons.append("its compiler failed, and the interpreter runs it")
+        told = list(getattr(subject.backend, "fallbacks", {}).values())
+        reasons.append(f"its compiler failed, and the interpreter runs it: {told[-1] if told else 'no reason kept'}")
 
 
 def _compare(call: OperatorCall, got: Any, subject: Subject) -> None:
