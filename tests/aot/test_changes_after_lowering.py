@@ -69,7 +69,7 @@ def test_changes_that_a_file_has_no_form_for_are_all_listed(tmp_path: Path) -> N
     for part in (
         "the submodule 'extra' is a Linear, which was not lowered",
         "the attribute 'first.label' was set on a submodule; set it on the whole",
-        "the attribute 'sizes' is a Tensor; numbers, texts, lists and dicts are saved, and tensors as buffers",
+        "the attribute 'sizes' is a Tensor; finite numbers, texts, lists and dicts are saved, and tensors as buffers",
         "the attribute 'share_memory' hides one that every lowered module has",
         "the weight 'first.up.weight' is f64[2, 2] now; the methods take it as f32[12, 6]",
         "the weight 'second.up.bias' is gone; the methods take it as f32[12]",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -20,6 +23,7 @@ from torchport.aot.compile_spec import CompileSpec
 from torchport.aot.lowered_module import LoweredModule
 from torchport.aot.restoring import load
 from torchport.aot.to_backend import to_backend
+from torchport.cli import main
 from torchport.errors import BackendNotAvailableError, SavedFileError, UnknownBackendError
 
 
@@ -148,6 +152,32 @@ def test_attributes_set_after_lowering_come_back_and_others_are_refused(tmp_path
     with pytest.raises(SavedFileError, match=r"(?s)'opener' is a builtin_function.*numbers, texts, lists and dicts"):
         again.save(tmp_path / "m.tport")
     assert before == (tmp_path / "m.tport").read_bytes()
+
+
+def test_what_was_refused_and_why_is_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backend = Switched()
+    backend.refuses = lambda node: node.call.name == "aten.sin.default"
+    with registered("switched", backend):
+        lowered = to_backend("switched", Blocks().eval(), spec_of(torch.randn(3, 6)))
+        again = saved(lowered, tmp_path)
+    assert re.search(r"aten\.sin\.default at .*subjects\.py:\d+: it was told so", lowered.explain())
+    assert again.explain() == lowered.explain()
+    assert main(["inspect", str(tmp_path / "m.tport")]) == 0
+    assert ": it was told so" in capsys.readouterr().out
+
+
+def test_a_lowered_module_is_copied_and_not_pickled() -> None:
+    lowered = to_backend("interpreter", Cache().eval(), spec_of(torch.randn(4)))
+    for dump in (pickle.dumps, lambda module: torch.save(module, io.BytesIO())):
+        for module in (lowered, nn.Sequential(lowered)):
+            with pytest.raises(SavedFileError, match=r"cannot be pickled.*\.save\(path\).*torchport\.load\(path\)"):
+                dump(module)
+    torch.save(lowered.state_dict(), io.BytesIO())
+    x = torch.randn(4)
+    deep, shallow = copy.deepcopy(nn.Sequential(lowered))[0], copy.copy(lowered)
+    torch.testing.assert_close(deep(x), lowered(x))
+    assert shallow.keys is lowered.keys
+    assert deep.keys is not lowered.keys
 
 
 def test_saving_twice_gives_the_same_file(tmp_path: Path) -> None:

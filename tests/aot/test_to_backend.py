@@ -77,8 +77,11 @@ def test_each_method_has_its_signature(nested: Nested) -> None:
         (lambda m, x, e: m(x, e, scale=4.0), "it was 3.0 when the method was captured"),
         (lambda m, x, e: m(x, e, scale=3.0, flag="b"), "flag='b' was not given when the method was captured"),
         (lambda m, x, e: m(x, scale=3.0), "captured with arguments of the form"),
-        (lambda m, x, e: m(x[:1], e, scale=3.0), "s0 from 2 to 64"),
-        (lambda m, x, e: m(x.double(), e, scale=3.0), r"f64\[3, 4\] on cpu; the method was captured for f32\[s0, 4\]"),
+        (lambda m, x, e: m(x[:1], e, scale=3.0), "batch from 2 to 64"),
+        (
+            lambda m, x, e: m(x.double(), e, scale=3.0),
+            r"f64\[3, 4\] on cpu; the method was captured for f32\[batch, 4\]",
+        ),
         (lambda m, x, e: m(x[:, :3], e, scale=3.0), r"f32\[3, 3\] on cpu"),
         (lambda m, x, e: m(3, e, scale=3.0), "input 0 is a int; a tensor"),
         (lambda m, x, e: m(x, e, scale=3.0, no=1), "unexpected keyword argument 'no'"),

@@ -38,6 +38,7 @@ ALLOWED = {
     # its name.
     "": _BELOW_API | {"backends"},
     "cli": _BELOW_API | {""},
+    "__main__": frozenset({"cli"}),
     "integrations": _BELOW_API | {""},
     "backends": _BELOW_RUNTIME,
     "backends.*": _BELOW_RUNTIME,  # found by entry point, as a stranger's; nothing of ours imports one

@@ -152,8 +152,8 @@ def test_a_file_that_is_none_is_said_in_one_line(
 def test_inspect_says_what_is_in_a_file(command: str, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert MAINS[command](["inspect", str(saved)]) == 0
     text = capsys.readouterr().out
-    assert "forward(x: f32[s0, 4], pair.0: f32[s0, 4], pair.1: f32[s0, 4]) -> y, count, more.0, more.1" in text
-    assert "s0 from 1 to 64" in text
+    assert "forward(x: f32[batch, 4], pair.0: f32[batch, 4], pair.1: f32[batch, 4]) -> y, count, more.0, more.1" in text
+    assert "batch from 1 to 64" in text
     assert "changes count" in text
     assert "p0 on interpreter: " in text
     assert "\n4 weights, " in text  # of a tied one the method uses one name
@@ -186,7 +186,7 @@ def test_the_page_draws_methods_parts_and_sizes_and_asks_for_nothing_from_outsid
     page = Page()
     page.feed(path.read_text(encoding="utf-8"))
     drawn = [t for t in page.texts if t.strip()]
-    for text in ("x", "pair.0", "pair.1", "y", "count", "f32[s0, 4]", "addmm", "relu"):
+    for text in ("x", "pair.0", "pair.1", "y", "count", "f32[batch, 4]", "addmm", "relu"):
         assert text in drawn
     assert any(text.startswith("p0 on interpreter, ") for text in drawn)
     tags = [tag for tag, _ in page.tags]

@@ -63,9 +63,9 @@ def test_nested_results_dynamic_sizes_and_state(tmp_path: Path) -> None:
     assert int(program.state["calls"]) == 2
     program.reset()
     assert int(program.state["calls"]) == 0
-    with pytest.raises(InvalidArgumentError, match=r"float64\[2, 4\]; the method was captured for f32\[s0, 4\]"):
+    with pytest.raises(InvalidArgumentError, match=r"float64\[2, 4\]; the method was captured for f32\[batch, 4\]"):
         program(np.zeros((2, 4)), scale=3.0)
-    with pytest.raises(InvalidArgumentError, match="s0 from 2 to 64"):
+    with pytest.raises(InvalidArgumentError, match="batch from 2 to 64"):
         program(np.zeros((1, 4), np.float32), scale=3.0)
     with pytest.raises(AttributeError, match="the methods are forward"):
         program.backwards()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torchport.aot.tree_specs import tree_of_spec
 from torchport.errors import InvalidArgumentError, SavedFileError
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
-from torchport_runtime.expressions import Expression, parse_expression
+from torchport_runtime.expressions import Expression, check_range, parse_expression
 
 
 class Arguments:
@@ -51,12 +52,16 @@ class Arguments:
         bound.apply_defaults()
         given = self._as_captured(bound)
         leaves, spec = pytree.tree_flatten(given)
-        if not _same_form(spec, self._method.in_spec):
+        if spec == self._method.in_spec:
+            return leaves
+        try:
+            # Keys in another order, and classes that are known by their names, since a file has none.
+            return tree_of_spec(self._method.in_spec).flatten(given)
+        except (InvalidArgumentError, SavedFileError):
             raise InvalidArgumentError(
                 f"{self._method.name} was captured with arguments of the form {_form(self._method.in_spec)}; these are "
                 f"{_form(spec)}. Capture another method for them, or pass them so."
-            )
-        return leaves
+            ) from None
 
     def _as_captured(self, bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, positional and by name as they were at the capture; defaults beyond are dropped."""
@@ -88,16 +93,11 @@ class Arguments:
         values = []
         for leaf, dim, low, high, name in self._sizes:
             try:
-                value = leaves[leaf] if dim is None else leaves[leaf].shape[dim]
-            except (AttributeError, IndexError):
+                value = _whole(leaves[leaf]) if dim is None else leaves[leaf].shape[dim]
+            except (AttributeError, IndexError, TypeError):
                 self._checks[leaf](leaves[leaf], [0] * len(self._sizes))
                 raise
-            if value < low or (high is not None and value > high):
-                upper = "upwards" if high is None else f"to {high}"
-                raise InvalidArgumentError(
-                    f"{self._method.name}: size {dim} of input {leaf} is {value}; the method was captured for {name} "
-                    f"from {low} {upper}"
-                )
+            check_range(self._method.name, name, (leaf, dim), (low, high), value)
             values.append(value)
         return values
 
@@ -132,7 +132,7 @@ class Arguments:
             return lambda leaf, symbols: self._check_constant(index, wanted.value, leaf)
         kind, sizes = wanted
         if kind == "int":
-            return lambda leaf, symbols: None
+            return lambda leaf, symbols: self._check_whole(index, leaf)
         text = f"{dtype_name(kind)}[{', '.join(map(str, sizes))}]"
         fixed = torch.Size(sizes) if all(isinstance(n, int) for n in sizes) else None
         parsed = [None if isinstance(n, int) else parse_expression(n, self._positions) for n in sizes]
@@ -153,6 +153,14 @@ class Arguments:
             raise InvalidArgumentError(f"{name}: input {index} is {found}; the method was captured for {text} on cpu")
 
         return check
+
+    def _check_whole(self, index: int, leaf: Any) -> None:
+        try:
+            _whole(leaf)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"{self._method.name}: input {index} is {leaf!r:.60}; a whole number is wanted"
+            ) from None
 
     def _check_constant(self, index: int, wanted: Any, leaf: Any) -> None:
         if type(leaf) is not type(wanted) or leaf != wanted:
@@ -199,20 +207,19 @@ def number_expressions(method: Method, numbers: Sequence[Any]) -> list[Expressio
     return [parse_expression(n.text, positions) if isinstance(n, SizeExpression) else n for n in numbers]
 
 
+def _whole(value: Any) -> int:
+    """A whole number as one; ``numpy``'s are too, and no truth value or tensor is."""
+    if isinstance(value, bool | torch.Tensor):
+        raise TypeError(f"{value!r} is no whole number")
+    return operator.index(value)
+
+
 def _extent(t: torch.Tensor) -> tuple[int, int]:
     """The addresses of the first byte of a tensor and of the one behind its last."""
     if not t.numel():
         return 0, 0
     last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
-
-
-def _same_form(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
-    """Whether both are nested alike; a named tuple is known by its name and fields, since a file has no classes."""
-    try:
-        return a == b or tree_of_spec(a) == tree_of_spec(b)
-    except SavedFileError:
-        return False
 
 
 def _form(spec: pytree.TreeSpec) -> str:

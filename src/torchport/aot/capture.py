@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from torchport.aot.captured import Capture, Constant, Symbol
 from torchport.aot.compile_spec import CompileSpec
+from torchport.aot.dim_names import SymbolNames, given_names
 from torchport.errors import CaptureError
 from torchport.ir.fx_import import import_fx
 from torchport.ir.size_expression import SizeExpression, expression_text
@@ -65,7 +66,9 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
             f"\nSee the cause above. Python control flow over values of tensors, and calls out of PyTorch, have to go."
         ) from error
     parameters = list(inspect.signature(method).parameters.values())
-    return capture_program(name, program, parameters, module.training)
+    kwargs = {k: kwargs[k] for k in program.call_spec.in_spec.children()[1].context}
+    names = SymbolNames(given_names(method, args, kwargs, spec.dynamic_shapes))
+    return capture_program(name, program, parameters, module.training, names)
 
 
 _TRAIN = ("aten::dropout", "aten::native_dropout", "aten::batch_norm", "aten::_native_batch_norm_legit")
@@ -130,7 +133,11 @@ def _converted(module: torch.jit.ScriptModule, name: str, spec: CompileSpec) -> 
 
 
 def capture_program(
-    name: str, program: ExportedProgram, parameters: list[inspect.Parameter] | None, training: bool
+    name: str,
+    program: ExportedProgram,
+    parameters: list[inspect.Parameter] | None,
+    training: bool,
+    names: SymbolNames | None = None,
 ) -> Capture:
     """The capture of an exported program.
 
@@ -139,6 +146,7 @@ def capture_program(
         program: the program; it is decomposed to core ATen operators.
         parameters: of the method's signature; ``None`` where it is not known, and made up from the inputs.
         training: whether the module was in training mode.
+        names: those that the user gave to sizes.
 
     Raises:
         CaptureError: torch cannot decompose it, or it has what no graph of ours has.
@@ -157,7 +165,7 @@ def capture_program(
     weights: dict[str, torch.Tensor] = {}
     arguments: list[tuple[str, Any]] = []
     inputs: list[Any] = []
-    names: dict[str, str] = {}
+    names = SymbolNames({}) if names is None else names
     symbols: dict[str, Symbol] = {}
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         value = node.meta.get("val")
@@ -254,7 +262,7 @@ def _weight(program: ExportedProgram, name: str) -> torch.Tensor:
     return found
 
 
-def _input(value: Any, leaf: int, names: dict[str, str], symbols: dict[str, Symbol], program: ExportedProgram) -> Any:
+def _input(value: Any, leaf: int, names: SymbolNames, symbols: dict[str, Symbol], program: ExportedProgram) -> Any:
     """What an input has to be: dtype and sizes, or a constant. New symbols are named where they are first met."""
     if isinstance(value, torch.SymInt):
         _name_symbol(value, leaf, None, names, symbols, program)
@@ -272,14 +280,14 @@ def _name_symbol(
     size: torch.SymInt,
     leaf: int,
     dim: int | None,
-    names: dict[str, str],
+    names: SymbolNames,
     symbols: dict[str, Symbol],
     program: ExportedProgram,
 ) -> None:
     expression = size.node.expr
     if not expression.is_Symbol or str(expression) in names:
         return
-    name = names[str(expression)] = f"s{len(names)}"
+    name = names.add(str(expression), leaf, dim)
     bounds = program.range_constraints.get(expression)
     low = int(bounds.lower) if bounds is not None else 0
     high = int(bounds.upper) if bounds is not None and bounds.upper.is_Integer and bounds.upper < 2**62 else None

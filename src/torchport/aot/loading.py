@@ -9,8 +9,9 @@ from typing import Any
 from torchport.aot.execution import Call, Fallback, delegated, falling_back, unavailable, with_fallback
 from torchport.backend.delegate import PyTorchBackendInterface, availability_of
 from torchport.backend.delegates import find_delegate
-from torchport.errors import BackendNotAvailableError, SavedFileError, UnknownBackendError
+from torchport.errors import BackendNotAvailableError, DamagedFileError, SavedFileError, UnknownBackendError
 from torchport.ir.graph import Graph
+from torchport_runtime.facts import GraphFacts, difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,13 @@ class PartToLoad:
     Attributes:
         payload: what the backend made of its graph.
         options: what the backend was told.
-        result_count: how many results it has.
+        declared: what it is called with and gives.
         graph: what the interpreter runs in the backend's place; ``None`` where that is an error.
     """
 
     payload: bytes | memoryview
     options: Any
-    result_count: int
+    declared: GraphFacts
     graph: Graph | None
 
 
@@ -42,7 +43,7 @@ class LoadedParts:
     Raises:
         UnknownBackendError, BackendNotAvailableError: the backend is missing and ``require`` is set, or it is there and
             cannot load a part; neither for parts that have a graph.
-        SavedFileError: a part asks for what no file may have.
+        SavedFileError: a part asks for what no file may have, or its payload is not what is called.
     """
 
     def __init__(self, backend: str, parts: Mapping[str, PartToLoad], require: bool, remedy: str = "") -> None:
@@ -76,12 +77,19 @@ class LoadedParts:
             if len(cannot_fall) == len(parts):
                 raise BackendNotAvailableError(backend, _reason(error)) from error
             self._compile_alone(instance)
+        for name, handle in self._handles.items():
+            facts = instance.facts_of(handle)
+            why = difference(parts[name].declared, facts) if facts is not None else ""
+            if why:
+                raise DamagedFileError(f"the payload of {name} is another than is called: {why}")
 
     def _compile_alone(self, instance: PyTorchBackendInterface) -> None:
         """Each part by itself, so that one that cannot be loaded takes no other with it."""
         for name, part in self._parts.items():
             try:
                 self._handles[name] = instance.compile({name: part.payload}, {name: part.options})[name]
+            except SavedFileError:
+                raise
             except Exception as error:
                 if part.graph is None:
                     raise BackendNotAvailableError(self.backend, _reason(error)) from error
@@ -92,7 +100,7 @@ class LoadedParts:
         part = self._parts[name]
         label = f"{self.backend} {name}"
         if name in self._handles and self._instance is not None:
-            call = delegated(label, self._instance, self._handles[name], part.result_count)
+            call = delegated(label, self._instance, self._handles[name], len(part.declared.results))
             return call if part.graph is None else with_fallback(label, call, part.graph, log)
         if part.graph is not None:
             return falling_back(label, self._reasons[name], part.graph, log)

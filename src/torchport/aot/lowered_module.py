@@ -21,7 +21,10 @@ from torchport.aot.loading import LoadedParts, PartToLoad
 from torchport.aot.method import Method
 from torchport.aot.nesting import Inner, call_inner, register_inner
 from torchport.aot.saving import save
+from torchport.aot.writable import check_writable
+from torchport.errors import SavedFileError
 from torchport.ir.call import PARTITION
+from torchport.ir.facts import facts_of_call
 
 FALLBACKS = ("error", "interpreter")
 
@@ -101,6 +104,28 @@ class LoweredModule(nn.Module):
         """Whether an attribute of this name is a lowered module's own, and not one that can be set on it and saved."""
         return name in self._made or name == "_made" or hasattr(type(self), name)
 
+    def __copy__(self) -> LoweredModule:
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LoweredModule:
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled.
+
+        Raises:
+            SavedFileError: always; it says what saves.
+        """
+        raise SavedFileError(
+            "a lowered module cannot be pickled, which torch.save and multiprocessing do: write it with .save(path), "
+            "and read it with torchport.load(path). Its weights alone are in .state_dict(), which torch.save takes."
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it to a file, whole or not at all, between two calls: :func:`torchport.aot.saving.save`."""
         with self._turns.lock:
@@ -118,7 +143,7 @@ class LoweredModule(nn.Module):
                 if node.op is PARTITION:
                     part = method.parts[node.call.args[0]]
                     graph = part.graph if self.fallback == "interpreter" else None
-                    to_load = PartToLoad(part.payload, method.options, len(node.outputs), graph)
+                    to_load = PartToLoad(part.payload, method.options, facts_of_call(node), graph)
                     parts.setdefault(part.backend, {})[f"{method.name}.{node.call.args[0]}"] = to_load
         remedy = "its graph was not saved: lower it with fallback='interpreter'" if self.fallback != "error" else ""
         loaded = {backend: LoadedParts(backend, own, require, remedy) for backend, own in parts.items()}
@@ -194,6 +219,7 @@ class _Runner:
         self._arguments.check(leaves, symbols)
         if self._written_inputs:
             self._arguments.check_apart(leaves, self._written_inputs)
+            check_writable(self._method.name, leaves, self._written_inputs)
         inputs = [leaves[where] if store is None else store[where] for store, where in self._reads]
         inputs += [n(symbols) if callable(n) else n for n in self._numbers]
         with torch.no_grad():

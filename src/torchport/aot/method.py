@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
 from torchport.aot.captured import Capture, Symbol
 from torchport.aot.nesting import opened
-from torchport.aot.plan import Plan, Refusal
+from torchport.aot.plan import Plan
 from torchport.ir.graph import Graph
+from torchport_runtime.manifest import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Method:
         graph: what is called in order: ``port.partition`` nodes for the parts.
         parts: by name.
         options: what the backend was told.
-        refusals: which nodes the backend refused, and why; empty for a loaded method.
+        refusals: which nodes the backend refused, and why.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Method:
     parameters: list[inspect.Parameter]
     training: bool
     options: Mapping[str, Any] | None
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: tuple[Refusal, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Method:
         # Nothing changes a method, and a payload is too large to have twice.
@@ -94,5 +95,5 @@ def method_of(
         capture.parameters,
         capture.training,
         options,
-        plan.refusals,
+        tuple(Refusal(r.node.call.name, str(r.node.location or ""), r.reason) for r in plan.refusals),
     )

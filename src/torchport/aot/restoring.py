@@ -17,13 +17,12 @@ from torchport.aot.method import Method, Part
 from torchport.aot.saving import DTYPES, WEIGHT_DTYPES
 from torchport.aot.tree_specs import spec_of_tree
 from torchport.errors import CompileSpecError, DamagedFileError, IRSyntaxError
-from torchport.ir.call import PARTITION
+from torchport.ir.facts import facts_of
 from torchport.ir.graph import Graph
 from torchport.ir.parser import parse_graph
-from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
 from torchport.ir.untrusted import graphs_from_a_file
-from torchport_runtime.checks import GraphFacts, check_module
+from torchport_runtime.checks import check_module
 from torchport_runtime.saved_module import SavedModule, open_module
 from torchport_runtime.weights import RawTensor
 
@@ -36,6 +35,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
         fallback: ``"error"`` or ``"interpreter"``; what was asked for at creation when left out.
 
     Raises:
+        InvalidArgumentError: that is no path.
         FileNotFoundError: there is no such file.
         SavedFileError: it cannot be loaded: damaged, of another version, for another machine.
         UnknownBackendError, BackendNotAvailableError: its backend is missing here, and nothing may run in its place.
@@ -45,7 +45,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
     found = open_module(path, writable=True)
     with graphs_from_a_file():
         graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
-        check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
+        check_module(found, {name: facts_of(graph) for name, graph in graphs.items()})
         methods = {name: _method_from_file(name, m, graphs, found) for name, m in found.manifest.methods.items()}
         chosen = fallback or found.manifest.fallback
         module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
@@ -61,20 +61,6 @@ def _graph(found: SavedModule, name: str, text: str) -> Graph:
         return parse_graph(text)
     except IRSyntaxError as error:
         raise DamagedFileError(f"{found.path}: {name}: {error}") from error
-
-
-def _facts(graph: Graph) -> GraphFacts:
-    parameters = [n.value().shape for n in graph.parameters]
-    return GraphFacts(
-        [(dtype_name(s.dtype), len(s.sizes)) for s in parameters],
-        [type(n.numbers[i]) for n, i in graph.numbers],
-        len(graph.results),
-        [
-            (str(n.call.args[0]), len(n.operands), len(n.numbers), len(n.outputs))
-            for n in graph.nodes
-            if n.op is PARTITION
-        ],
-    )
 
 
 def _weights_from_file(found: SavedModule) -> dict[str, torch.Tensor]:
@@ -128,6 +114,7 @@ def _method_from_file(name: str, m: saved.Method, graphs: Mapping[str, Graph], f
         list(map(_parameter_from_file, m.parameters)),
         m.training,
         m.options,
+        m.refusals,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import torchport_runtime.manifest as saved
 from torchport.aot.captured import Constant
@@ -20,7 +21,9 @@ from torchport.backend import backends
 from torchport.errors import SavedFileError
 from torchport.ir.shape import dtype_name
 from torchport.ir.size_expression import SizeExpression
+from torchport_runtime.paths import path_of
 from torchport_runtime.saved_module import write_module
+from torchport_runtime.trees import Tree
 from torchport_runtime.weights import ITEM_BYTES, RawTensor
 
 WEIGHT_DTYPES = {
@@ -32,15 +35,17 @@ if TYPE_CHECKING:
     # A lowered module saves itself with this module, which therefore only names its type.
     from torchport.aot.lowered_module import LoweredModule
 
-_SAVED_KINDS = "numbers, texts, lists and dicts are saved"
+_SAVED_KINDS = "finite numbers, texts, lists and dicts are saved"
 
 
 def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
     """Writes a lowered module to a file, whole or not at all.
 
     Raises:
+        InvalidArgumentError: that is no path.
         SavedFileError: the file cannot be written, or something of the module has no form in a file; all is listed.
     """
+    path = path_of(path)
     wrong: list[str] = []
     graphs: dict[str, str] = {}
     payloads: dict[str, bytes | memoryview] = {}
@@ -54,12 +59,12 @@ def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
     attributes = {}
     for name, value in module.own_attributes().items():
         if not _is_json(value):
-            wrong.append(f"the attribute {name!r} is a {type(value).__name__}; {_SAVED_KINDS}, and tensors as buffers")
+            wrong.append(f"the attribute {name!r} is {_found(value)}; {_SAVED_KINDS}, and tensors as buffers")
         if module.has_itself(name):
             wrong.append(f"the attribute {name!r} hides one that every lowered module has; give it another name")
         attributes[name] = value
     if wrong:
-        raise SavedFileError("\n  ".join([f"cannot save {os.fspath(path)}:", *wrong]))
+        raise SavedFileError("\n  ".join([f"cannot save {path}:", *wrong]))
     manifest = saved.Manifest(
         module.backend, _versions(module.backend), "any", module.fallback, methods, weights, attributes
     )
@@ -119,9 +124,13 @@ def _method_to_file(
         payload = f"payloads/{method.name}.{name}"
         payloads[payload] = part.payload
         partitions[name] = saved.Partition(part.backend, payload, graph, part.node_count)
-    for what, value in (("options", method.options), *((f"input {i}", c.value) for i, c in _constants(method.inputs))):
+    constants = [
+        *((f"input {i}", c.value) for i, c in _constants(method.inputs)),
+        *((f"result {i}", c.value) for i, c in _constants(method.outputs)),
+    ]
+    for what, value in (("options", method.options), *constants):
         if not _is_json(value):
-            wrong.append(f"{method.name}: {what} is a {type(value).__name__}; {_SAVED_KINDS}")
+            wrong.append(f"{method.name}: {what} is {_found(value)}; {_SAVED_KINDS}")
     return saved.Method(
         f"graphs/{method.name}.txt",
         partitions,
@@ -131,12 +140,21 @@ def _method_to_file(
         tuple(map(_input_to_file, method.inputs)),
         tuple(map(_output_to_file, method.outputs)),
         {n: saved.Symbol(s.leaf, s.dim, s.low, s.high) for n, s in method.symbols.items()},
-        tree_of_spec(method.in_spec),
-        tree_of_spec(method.out_spec),
+        _tree(method.in_spec, method.name, wrong),
+        _tree(method.out_spec, method.name, wrong),
         tuple(map(_parameter_to_file, method.parameters)),
         method.training,
         None if method.options is None else dict(method.options),
+        method.refusals,
     )
+
+
+def _tree(spec: pytree.TreeSpec, method: str, wrong: list[str]) -> Tree:
+    try:
+        return tree_of_spec(spec)
+    except SavedFileError as error:
+        wrong.append(f"{method}: {error}")
+        return Tree("none")
 
 
 def _constants(slots: list[Any]) -> list[tuple[int, Constant]]:
@@ -149,6 +167,10 @@ def _is_json(value: Any) -> bool:
         return bool(json.loads(json.dumps(plain, allow_nan=False)) == plain)
     except (TypeError, ValueError):
         return False
+
+
+def _found(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
 
 
 def _number_to_file(value: Any) -> Any:

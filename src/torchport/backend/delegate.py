@@ -11,6 +11,7 @@ from torchport.backend.availability import Availability
 from torchport.backend.capabilities import Support
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
+from torchport_runtime.facts import GraphFacts
 
 Payload = bytes | memoryview
 """What a backend made of a graph: bytes of its own, or where a file is mapped."""
@@ -81,6 +82,13 @@ class PyTorchBackendInterface(ABC):
             method_compile_spec: as for :meth:`preprocess`.
         """
         return self.compile(self.preprocess(module, method_compile_spec), method_compile_spec)
+
+    def facts_of(self, handle: Any) -> GraphFacts | None:
+        """What a handle's graph takes and gives, where that is known before it runs.
+
+        A file whose payload is another than its graph calls is then refused when it is loaded. By default unknown.
+        """
+        return None
 
     @abstractmethod
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:

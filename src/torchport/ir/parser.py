@@ -14,7 +14,7 @@ from torchport.ir.node import Node, Value
 from torchport.ir.operators import find_operator, operator_names
 from torchport.ir.shape import Shape, dtype_name
 from torchport.ir.untrusted import refusal
-from torchport_runtime.errors import SavedFileError
+from torchport_runtime.errors import DamagedFileError, IRSyntaxError, SavedFileError
 from torchport_runtime.text import grammar
 
 
@@ -27,6 +27,18 @@ def parse_graph(text: str) -> Graph:
     """
     graph: Graph = grammar.parse_graph(text, _TorchMakers())
     return graph
+
+
+def graph_of_payload(name: str, payload: bytes | memoryview) -> Graph:
+    """The graph of a part whose payload is its text.
+
+    Raises:
+        DamagedFileError: it is none.
+    """
+    try:
+        return parse_graph(bytes(payload).decode())
+    except (IRSyntaxError, UnicodeDecodeError) as error:
+        raise DamagedFileError(f"the payload of {name} is no graph: {error}") from error
 
 
 class _TorchMakers:

@@ -43,8 +43,14 @@ class RuntimeBackend(ABC):
             payload: the bytes, where the file is mapped. They come from a file: check before you use them.
             options: what the backend was told on the host.
 
+        Returns:
+            The part. Where it has an attribute ``facts``, a :class:`torchport_runtime.facts.GraphFacts`, this is
+            compared with what the file says that the part takes and gives.
+
         Raises:
-            Exception: of any kind: the payload cannot be loaded here. Its text becomes the reason.
+            DamagedFileError: the payload is not what the backend made. The module is not loaded, whatever may run in
+                the backend's place.
+            Exception: of any other kind: the payload cannot be loaded here. Its text becomes the reason.
         """
 
 

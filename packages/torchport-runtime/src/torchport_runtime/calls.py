@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from torchport_runtime.arrays import array_of
 from torchport_runtime.errors import InvalidArgumentError
-from torchport_runtime.expressions import Expression, parse_expression
+from torchport_runtime.expressions import Expression, check_range, parse_expression
 from torchport_runtime.interpreter.dtypes import NAMES
 from torchport_runtime.manifest import Method, Slot
 
@@ -27,6 +28,7 @@ class Arguments:
         self._name = name
         self._method = method
         self._tree = method.in_tree
+        self._written = [int(which) for kind, which in method.results if kind == "input"]
         positional, named = method.in_tree.children
         self._count = len(positional.children)
         self._keywords = named.keys
@@ -61,6 +63,9 @@ class Arguments:
                 raise InvalidArgumentError(f"{self._name}{self.signature}: {error}") from None
             bound.apply_defaults()
             leaves = self._tree.flatten(self._as_captured(bound))
+        for i in self._written:
+            if isinstance(leaves[i], np.generic):
+                raise self._unwritable(i, "which is a scalar")
         return [
             array_of(x) if slot.kind == "tensor" else x for x, slot in zip(leaves, self._method.inputs, strict=True)
         ]
@@ -95,20 +100,31 @@ class Arguments:
             self._check_kind(i, leaf, slot)
         symbols = []
         for name, symbol in self._method.symbols.items():
-            value = leaves[symbol.leaf] if symbol.dim is None else leaves[symbol.leaf].shape[symbol.dim]
-            if value < symbol.low or (symbol.high is not None and value > symbol.high):
-                upper = "upwards" if symbol.high is None else f"to {symbol.high}"
-                raise InvalidArgumentError(
-                    f"{self._name}: size {symbol.dim} of input {symbol.leaf} is {value}; the method was captured for "
-                    f"{name} from {symbol.low} {upper}"
-                )
+            value = operator.index(leaves[symbol.leaf] if symbol.dim is None else leaves[symbol.leaf].shape[symbol.dim])
+            check_range(self._name, name, (symbol.leaf, symbol.dim), (symbol.low, symbol.high), value)
             symbols.append(value)
         for i, (leaf, slot) in enumerate(zip(leaves, self._method.inputs, strict=True)):
             if slot.kind == "tensor":
                 sizes = tuple([n if isinstance(n, int) else n(symbols) for n in self._sizes[i]])
                 if leaf.shape != sizes:
                     self._fail(i, leaf, slot)
+        for i in self._written:
+            self._check_writable(i, leaves)
         return symbols
+
+    def _check_writable(self, index: int, leaves: Sequence[Any]) -> None:
+        """Accepts an input that the method writes to, if each of its elements is one of memory that is its own."""
+        leaf = leaves[index]
+        if not leaf.flags.writeable:
+            raise self._unwritable(index, "which is read-only")
+        if any(n > 1 and step == 0 for n, step in zip(leaf.shape, leaf.strides, strict=True)):
+            raise self._unwritable(index, "of which several elements are one place in memory")
+        for i, other in enumerate(leaves):
+            if i != index and isinstance(other, np.ndarray) and np.may_share_memory(leaf, other):
+                raise self._unwritable(index, f"which shares memory with input {i}")
+
+    def _unwritable(self, index: int, why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._name} writes to input {index}, {why}. Pass a copy of it.")
 
     def _check_kind(self, index: int, leaf: Any, slot: Slot) -> None:
         if slot.kind == "tensor":
@@ -121,7 +137,7 @@ class Arguments:
                     f"{self._name}: input {index} is {leaf!r:.60}; it was {slot.value!r:.60} when the method was "
                     "captured, and became part of it"
                 )
-        elif type(leaf) is not int:
+        elif type(leaf) is not int and not isinstance(leaf, np.integer):
             raise InvalidArgumentError(f"{self._name}: input {index} is {leaf!r:.60}; a whole number is wanted")
 
     def _fail(self, index: int, leaf: Any, slot: Slot) -> None:

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import NoReturn
 
 from torchport_runtime.errors import DamagedFileError
 from torchport_runtime.expressions import parse_expression
+from torchport_runtime.facts import GraphFacts, TensorFacts, difference, fits, text_of
 from torchport_runtime.manifest import Method, Slot
 from torchport_runtime.saved_module import SavedModule
 from torchport_runtime.weights import RawTensor
-
-
-@dataclass(frozen=True, slots=True)
-class GraphFacts:
-    """What can be checked of a graph without knowing its operators.
-
-    Attributes:
-        parameters: dtype and rank of each tensor input.
-        numbers: the type of each number input.
-        results: how many there are.
-        calls: for each ``port.partition`` its name, and how many tensors, numbers and results it has.
-    """
-
-    parameters: Sequence[tuple[str, int]]
-    numbers: Sequence[type]
-    results: int
-    calls: Sequence[tuple[str, int, int, int]]
 
 
 def check_module(saved: SavedModule, facts: Mapping[str, GraphFacts]) -> None:
@@ -103,57 +86,62 @@ class _MethodCheck:
     def check_graph(self) -> None:
         m = self.method
         facts = self.facts[m.graph]
-        if len(facts.parameters) != len(m.arguments) or facts.results != len(m.results):
+        if len(facts.parameters) != len(m.arguments) or len(facts.results) != len(m.results):
             self.fail("its graph takes or gives another number of tensors than its lists say")
-        if len(facts.numbers) != len(m.numbers):
+        numbers = facts.numbers or ()
+        if len(numbers) != len(m.numbers):
             self.fail("its graph takes another number of numbers than its list says")
-        for (kind, which), (dtype, rank) in zip(m.arguments, facts.parameters, strict=True):
-            found = self.weight(which) if kind == "weight" else self.input(which)
-            if found != (dtype, rank):
-                self.fail(f"{kind} {which!r} is {found}, and the graph takes {(dtype, rank)}")
-        for number, type_ in zip(m.numbers, facts.numbers, strict=True):
+        for (kind, which), taken in zip(m.arguments, facts.parameters, strict=True):
+            given = self.weight(which) if kind == "weight" else self.input(which)
+            if not fits(given, taken):
+                self.fail(f"{kind} {which!r} is {text_of(given)}, and the graph takes {text_of(taken)}")
+        for number, type_ in zip(m.numbers, numbers, strict=True):
             if isinstance(number, str):
                 parse_expression(number, self.positions)
-            given: type = int if isinstance(number, str) else complex if isinstance(number, dict) else type(number)
-            if given is not type_:
+            own: type = int if isinstance(number, str) else complex if isinstance(number, dict) else type(number)
+            if own is not type_:
                 self.fail(f"the number {number!r} is no {type_.__name__}")
         tensors = [i for i, slot in enumerate(m.outputs) if slot.kind == "tensor"]
         if sorted([int(which) for kind, which in m.results if kind == "user"]) != tensors:
             self.fail("its results are not the tensors among its outputs")
-        for kind, which in m.results:
+        for (kind, which), made in zip(m.results, facts.results, strict=True):
+            if kind == "user":
+                continue
             if kind == "state" and not (which in self.saved.manifest.weights and self.is_state(which)):
                 self.fail(f"it changes {which!r}, which is no state")
-            if kind == "input":
-                self.input(which)
+            changed = self.weight(which) if kind == "state" else self.input(which)
+            if not fits(changed, made):
+                self.fail(f"it changes {kind} {which!r}, which is {text_of(changed)}, to {text_of(made)}")
 
     def is_state(self, name: int | str) -> bool:
         weight = self.saved.manifest.weights[str(name)]
         return weight.is_state and not weight.shares
 
-    def weight(self, name: int | str) -> tuple[str, int]:
+    def weight(self, name: int | str) -> TensorFacts:
         weight = self.saved.manifest.weights.get(str(name))
         if weight is None:
             self.fail(f"it takes the weight {name!r}, which is not there")
         tensor: RawTensor = self.saved.weights[weight.shares or str(name)]
-        return tensor.dtype.lower().replace("bool", "b8"), len(tensor.sizes)
+        return tensor.dtype.lower().replace("bool", "b8"), tuple(tensor.sizes)
 
-    def input(self, leaf: int | str) -> tuple[str, int]:
+    def input(self, leaf: int | str) -> TensorFacts:
         slot = self.method.inputs[leaf] if isinstance(leaf, int) and leaf < len(self.method.inputs) else None
         if slot is None or slot.kind != "tensor":
             self.fail(f"it takes input {leaf} as a tensor, which is none")
-        return slot.dtype, len(slot.sizes)
+        return slot.dtype, slot.sizes
 
     def check_partitions(self) -> None:
         m = self.method
         called = [name for name, *_ in self.facts[m.graph].calls]
         if sorted(called) != sorted(m.partitions):
             self.fail(f"its graph calls the parts {sorted(called)}, and there are {sorted(m.partitions)}")
-        for name, tensors, numbers, results in self.facts[m.graph].calls:
+        for name, declared in self.facts[m.graph].calls:
             graph = m.partitions[name].graph
             if not graph:
                 continue
             facts = self.facts[graph]
-            if (len(facts.parameters), len(facts.numbers), facts.results) != (tensors, numbers, results):
-                self.fail(f"the part {name!r} is called with other tensors, numbers or results than its graph has")
+            why = difference(declared, facts)
+            if why:
+                self.fail(f"the graph of the part {name!r} is another than is called: {why}")
             if facts.calls:
                 self.fail(f"the part {name!r} has parts itself")

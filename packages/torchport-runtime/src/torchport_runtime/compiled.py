@@ -14,6 +14,7 @@ import numpy as np
 
 from torchport_runtime.backends import Part, RuntimeBackend
 from torchport_runtime.errors import DamagedFileError, UnsupportedOperationError
+from torchport_runtime.facts import GraphFacts, TensorFacts
 
 _MAGIC = b"TPPROGR1"
 _ALIGNMENT = 64
@@ -150,15 +151,37 @@ class CompiledBackend(RuntimeBackend):
         if header.draws is not None:
             raise UnsupportedOperationError("the program takes random numbers, which are drawn where PyTorch is")
         run = self.load_program(body, header) if header.outputs else _computes_nothing
-        return _part(run, header)
+        return CompiledPart(run, header)
 
 
 def _computes_nothing(arrays: list[Array]) -> Sequence[Array]:
     return ()
 
 
-def _part(run: Callable[[list[Array]], Sequence[Array]], header: ProgramHeader) -> Part:
-    def part(arrays: list[Any], numbers: list[Any]) -> list[Any]:
+def facts_of_header(header: ProgramHeader, drawn: Sequence[TensorFacts] = ()) -> GraphFacts:
+    """What the graph of a program takes and gives; ``drawn`` are the random numbers, its last inputs."""
+    vectors = [(dtype, (len(p),)) for dtype, p in (("f64", header.floats), ("i64", header.integers)) if p]
+    inputs = (*header.inputs, *vectors, *drawn)
+    results = [(header.outputs if kind == "output" else inputs)[i] for kind, i in header.results]
+    return GraphFacts(header.inputs, None, results, has_symbols=False)
+
+
+class CompiledPart:
+    """A part that runs a compiled program.
+
+    Args:
+        run: the program.
+        header: what it takes and gives.
+    """
+
+    def __init__(self, run: Callable[[list[Array]], Sequence[Array]], header: ProgramHeader) -> None:
+        self.facts = facts_of_header(header)
+        self._run = run
+        self._header = header
+
+    def __call__(self, arrays: list[Any], numbers: list[Any]) -> list[Any]:
+        """The graph's results."""
+        header = self._header
         for position, value in header.constants.items():
             if numbers[position] != value:
                 raise UnsupportedOperationError(f"number {position} is {numbers[position]!r}; compiled for {value!r}")
@@ -167,9 +190,7 @@ def _part(run: Callable[[list[Array]], Sequence[Array]], header: ProgramHeader) 
             given.append(np.array([numbers[i] for i in header.floats], np.float64))
         if header.integers:
             given.append(np.array([numbers[i] for i in header.integers], np.int64))
-        made = run(given)
+        made = self._run(given)
         if len(made) != len(header.outputs):
             raise DamagedFileError(f"the program gave {len(made)} outputs; its header says {len(header.outputs)}")
         return [made[index] if kind == "output" else given[index] for kind, index in header.results]
-
-    return part

@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import secrets
+import stat
 import struct
 import zipfile
 import zlib
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from torchport_runtime.errors import DamagedFileError, SavedFileError
+from torchport_runtime.paths import open_file, path_of
 
 Bytes = bytes | bytearray | memoryview
 
@@ -50,13 +52,15 @@ class Container:
         writable: whether what is read may be written to. The file stays as it is: a page that is written to is copied.
 
     Raises:
+        InvalidArgumentError: that is no path.
         FileNotFoundError: there is no such file.
+        SavedFileError: it cannot be read.
         DamagedFileError: it is no file of ours, or its directory does not fit its content.
     """
 
     def __init__(self, path: str | os.PathLike[str], writable: bool = False) -> None:
-        self.path = Path(path)
-        with self.path.open("rb") as file:
+        self.path = path_of(path)
+        with open_file(self.path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < len(_MAGIC) or file.read(len(_MAGIC)) != _MAGIC:
                 raise DamagedFileError(
@@ -171,7 +175,8 @@ class Writer:
     """Writes a file beside the one that it replaces; the old one stays until the new one is whole.
 
     Until then the new one is ``.NAME.XXXXXXXX.part`` in the same folder, for a file NAME and eight random letters or
-    digits. An exception removes it. A process that is killed leaves it, and it may be deleted.
+    digits. An exception removes it. A process that is killed leaves it, and it may be deleted. The new file has the
+    permissions of the one that it replaces. Where the path is a symbolic link, the file that it leads to is replaced.
 
     Example::
 
@@ -179,16 +184,28 @@ class Writer:
             writer.add("manifest.json", b"{}")
 
     Raises:
+        InvalidArgumentError: that is no path.
         SavedFileError: the file cannot be written, at any point until it is whole.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._temporary = self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}.part"
+        self.path = path_of(path)
         try:
+            self._target = self.path.resolve()
+            self._temporary = self._target.parent / f".{self._target.name}.{secrets.token_hex(4)}.part"
+            replaced = self._target.stat() if self._target.exists() else None
+            if replaced is not None and not stat.S_ISREG(replaced.st_mode):
+                raise OSError(errno.EINVAL, "it is a folder" if self._target.is_dir() else "it is no file")
             # "x": a file that is there is never written over, and the new one has the permissions of any new file.
             self._file = self._temporary.open("x+b")
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL in a path; links that lead to each other
+            raise self._failed(error) from error
+        try:
+            if replaced is not None:
+                self._temporary.chmod(stat.S_IMODE(replaced.st_mode))
         except OSError as error:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
             raise self._failed(error) from error
         self._archive = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, allowZip64=True)
 
@@ -236,7 +253,7 @@ class Writer:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            os.replace(self._temporary, self.path)
+            os.replace(self._temporary, self._target)
         except OSError as failure:
             self._discard()
             raise self._failed(failure) from failure
@@ -244,12 +261,12 @@ class Writer:
             self._discard()
             raise
         try:
-            _sync_folder(self.path.parent)
+            _sync_folder(self._target.parent)
         except OSError as failure:
             raise self._failed(failure) from failure
 
-    def _failed(self, error: OSError) -> SavedFileError:
-        return SavedFileError(f"cannot save {self.path}: {error.strerror or error}")
+    def _failed(self, error: Exception) -> SavedFileError:
+        return SavedFileError(f"cannot save {self.path}: {getattr(error, 'strerror', None) or error}")
 
     def _discard(self) -> None:
         self._archive._didModify = False  # type: ignore[attr-defined]  # or closing writes a directory to a full disk

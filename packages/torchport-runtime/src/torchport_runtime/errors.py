@@ -23,6 +23,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST_ECHO = 160
+"""How much of a text that cannot be read is shown."""
+
 
 class TorchportError(Exception):
     """The base of every exception that torchport defines."""
@@ -71,9 +74,11 @@ class IRSyntaxError(TorchportError, ValueError):
     """A graph's text that cannot be read."""
 
     def __init__(self, message: str, line: int, column: int, text: str = "") -> None:
-        where = f"line {line}, column {column}: {message}"
+        where = f"line {line}, column {column}: {message[:_LONGEST_ECHO]}"
         if text:
-            where += f"\n  {text}\n  {' ' * (column - 1)}^"
+            start = max(0, column - 1 - _LONGEST_ECHO // 2)
+            shown = text[start : start + _LONGEST_ECHO]
+            where += f"\n  {shown}\n  {' ' * (column - 1 - start)}^"
         super().__init__(where)
         self.line = line
         self.column = column

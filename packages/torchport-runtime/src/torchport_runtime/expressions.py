@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from torchport_runtime.errors import DamagedFileError
+from torchport_runtime.errors import DamagedFileError, InvalidArgumentError
 
 Expression = Callable[[Sequence[int]], int]
 
@@ -16,6 +16,8 @@ _SUMS = {"+": operator.add, "-": operator.sub}
 _PRODUCTS = {"*": operator.mul, "//": operator.floordiv, "%": operator.mod}
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 _DEEPEST = 64
+_LARGEST = 2**63 - 1
+"""The largest whole number that a graph takes: they are of 64 bits."""
 
 
 def parse_expression(text: str, symbols: Mapping[str, int]) -> Expression:
@@ -29,6 +31,33 @@ def parse_expression(text: str, symbols: Mapping[str, int]) -> Expression:
         DamagedFileError: the text is no such expression.
     """
     return _Parser(text, symbols).whole()
+
+
+def check_range(
+    method: str, symbol: str, place: tuple[int, int | None], ends: tuple[int, int | None], value: int
+) -> None:
+    """Accepts the value of a symbol if the method was captured for it.
+
+    Args:
+        method: its name, for messages.
+        symbol: its name.
+        place: the flat input that has it, and the dimension; ``None`` where the input is a number itself.
+        ends: the lowest and the highest value; ``None`` for all that a graph takes.
+        value: the value.
+
+    Raises:
+        InvalidArgumentError: the method was not.
+    """
+    low, high = ends
+    most = _LARGEST if high is None else high
+    if low <= value <= most:
+        return
+    leaf, dim = place
+    what = f"input {leaf}" if dim is None else f"size {dim} of input {leaf}"
+    raise InvalidArgumentError(
+        f"{method}: {what} is {value}; the method was captured for {symbol} from {low} "
+        + ("upwards" if value < low and high is None else f"to {most}")
+    )
 
 
 class _Parser:

@@ -100,6 +100,24 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node that the backend did not take.
+
+    Attributes:
+        op: the operator.
+        location: its line in the host's program; empty where it is not known.
+        reason: the backend's.
+    """
+
+    op: str
+    location: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.op}{f' at {self.location}' if self.location else ''}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
     """A method. ``arguments`` and ``results`` are pairs: ``user``, ``weight``, ``state``, ``input``; and which."""
 
@@ -116,6 +134,7 @@ class Method:
     parameters: tuple[Parameter, ...]
     training: bool
     options: Json = None
+    refusals: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +235,14 @@ def _method_to_json(m: Method) -> Json:
         ],
         "training": m.training,
         "options": m.options,
+        "refusals": [{"op": r.op, "location": r.location, "reason": r.reason} for r in m.refusals],
     }
 
 
 def _method_from_json(whole: Field) -> Method:
     f = whole.record(
         *("graph", "partitions", "arguments", "results", "numbers", "inputs", "outputs", "symbols"),
-        *("in_tree", "out_tree", "parameters", "training", "options"),
+        *("in_tree", "out_tree", "parameters", "training", "options", "refusals"),
     )
     return Method(
         f["graph"].text(),
@@ -238,6 +258,7 @@ def _method_from_json(whole: Field) -> Method:
         f["parameters"].list_of(_parameter_from_json),
         f["training"].flag(),
         f["options"].value,
+        f["refusals"].list_of(_refusal_from_json),
     )
 
 
@@ -300,6 +321,11 @@ def _parameter_from_json(whole: Field) -> Parameter:
 def _partition_from_json(whole: Field) -> Partition:
     f = whole.record("backend", "payload", "graph", "nodes")
     return Partition(f["backend"].text(), f["payload"].text(), f["graph"].text(), f["nodes"].whole())
+
+
+def _refusal_from_json(whole: Field) -> Refusal:
+    f = whole.record("op", "location", "reason")
+    return Refusal(f["op"].text(), f["location"].text(), f["reason"].text())
 
 
 def _weight_from_json(whole: Field) -> Weight:

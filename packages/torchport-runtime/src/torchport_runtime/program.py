@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,23 @@ import numpy as np
 from torchport_runtime.arrays import arrays_of_weights
 from torchport_runtime.backends import Part, find_backend
 from torchport_runtime.calls import Arguments, Results
-from torchport_runtime.checks import GraphFacts, check_module
+from torchport_runtime.checks import check_module
 from torchport_runtime.errors import (
     BackendError,
     BackendNotAvailableError,
     DamagedFileError,
+    ExecutionError,
     IRSyntaxError,
     SavedFileError,
+    TorchportError,
     UnknownBackendError,
 )
 from torchport_runtime.expressions import parse_expression
+from torchport_runtime.facts import GraphFacts, TensorFacts, difference, facts_of, text_of
 from torchport_runtime.interpreter.program import Program as GraphProgram
 from torchport_runtime.manifest import Method as SavedMethod
 from torchport_runtime.manifest import Partition
-from torchport_runtime.plain import PARTITION, Graph, parse_graph
+from torchport_runtime.plain import Graph, parse_graph
 from torchport_runtime.saved_module import SavedModule, open_module
 
 
@@ -40,6 +44,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> Program:
             when the module was lowered, when left out.
 
     Raises:
+        InvalidArgumentError: that is no path.
         FileNotFoundError: there is no such file.
         SavedFileError: it cannot be loaded: damaged, of another version, for another machine.
         UnknownBackendError, BackendNotAvailableError: its backend is missing here, and nothing may run in its place.
@@ -49,7 +54,7 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> Program:
         raise SavedFileError(f"load(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
     found = open_module(path)
     graphs = {name: _graph(found, name, text) for name, text in found.graphs.items()}
-    check_module(found, {name: _facts(graph) for name, graph in graphs.items()})
+    check_module(found, {name: facts_of(graph) for name, graph in graphs.items()})
     return Program(found, graphs, fallback or found.manifest.fallback)
 
 
@@ -141,8 +146,8 @@ class Method:
         self._arguments = Arguments(name, method)
         self._results = Results(method)
         parts = {
-            part: self._part(program, f"{name}.{part}", partition, method, graphs, fallback)
-            for part, partition in method.partitions.items()
+            part: self._part(program, f"{name}.{part}", method.partitions[part], declared, method, graphs, fallback)
+            for part, declared in facts_of(graphs[method.graph]).calls
         }
         self._run = GraphProgram(graphs[method.graph], parts)
         positions = {symbol: i for i, symbol in enumerate(method.symbols)}
@@ -189,9 +194,12 @@ class Method:
             results = self._run(inputs, numbers)
         else:
             results = self._run(self._inputs(leaves), numbers)
-        for i, leaf in self._writes_back:
-            leaves[leaf][...] = results[i]
-        return self._results.build([np.array(results[i]) for i in self._user], symbols)
+        made = [np.array(results[i]) for i in self._user]
+        # All are copied before one is written: a result may be (a view of) an input.
+        changed = [(leaf, np.array(results[i])) for i, leaf in self._writes_back]
+        for leaf, content in changed:
+            leaves[leaf][...] = content
+        return self._results.build(made, symbols)
 
     def _inputs(self, leaves: list[Any]) -> list[Any]:
         weights = self._program._weights
@@ -202,6 +210,7 @@ class Method:
         program: Program,
         whole: str,
         partition: Partition,
+        declared: GraphFacts,
         method: SavedMethod,
         graphs: Mapping[str, Graph],
         fallback: str,
@@ -212,6 +221,8 @@ class Method:
             backend = find_backend(partition.backend)
             try:
                 part = backend.load(program._saved.payloads[partition.payload], method.options)
+            except DamagedFileError as error:
+                raise DamagedFileError(f"{program._saved.path}: {whole}: {error}") from error
             except Exception as error:
                 reason = f"loading {whole} raised {type(error).__name__}: {error}"
                 raise BackendNotAvailableError(partition.backend, reason) from error
@@ -221,9 +232,38 @@ class Method:
             if graph is None:
                 raise _without_graph(partition.backend, error) from error
             return _falling_back(program, whole, graph, str(error))
+        facts = getattr(part, "facts", None)
+        why = difference(declared, facts) if facts is not None else ""
+        if why:
+            raise DamagedFileError(f"{program._saved.path}: the payload of {whole} is another than is called: {why}")
+        part = _checked(f"{whole} on {partition.backend!r}", part, declared.results)
         if fallback == "interpreter" and graph is not None:
             return _with_fallback(program, whole, part, graph)
         return part
+
+
+def _checked(name: str, part: Part, results: Sequence[TensorFacts]) -> Part:
+    """The same, which says its name where it fails, or gives other results than are declared."""
+    fixed = [tuple([n if isinstance(n, int) else None for n in sizes]) for _, sizes in results]
+
+    def checked(arrays: list[Any], numbers: list[Any]) -> list[Any]:
+        try:
+            found = part(arrays, numbers)
+        except TorchportError:
+            raise
+        except Exception as error:
+            raise ExecutionError(f"{name} failed: {type(error).__name__}: {error}") from error
+        if len(found) != len(fixed):
+            raise ExecutionError(f"{name} gave {len(found)} results; {len(fixed)} are wanted")
+        for array, sizes, declared in zip(found, fixed, results, strict=True):
+            shape = np.shape(array)
+            if shape != sizes and shape != tuple(
+                [n if m is None else m for n, m in itertools.zip_longest(shape, sizes, fillvalue=-1)]
+            ):
+                raise ExecutionError(f"{name} gave sizes {list(shape)} for {text_of(declared)}")
+        return found
+
+    return checked
 
 
 def _without_graph(backend: str, error: BackendError) -> BackendNotAvailableError:
@@ -276,17 +316,3 @@ def _graph(found: SavedModule, name: str, text: str) -> Graph:
         return parse_graph(text)
     except IRSyntaxError as error:
         raise DamagedFileError(f"{found.path}: {name}: {error}") from error
-
-
-def _facts(graph: Graph) -> GraphFacts:
-    shapes = [n.call.outputs[0] for n in graph.parameters]
-    return GraphFacts(
-        [(s.dtype, len(s.sizes)) for s in shapes if s is not None],
-        [type(n.numbers[i]) for n, i in graph.numbers],
-        len(graph.results),
-        [
-            (str(n.call.args[0]), len(n.operands), len(n.numbers), len(n.call.outputs))
-            for n in graph.nodes
-            if n.call.op == PARTITION
-        ],
-    )

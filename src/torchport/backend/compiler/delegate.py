@@ -16,9 +16,12 @@ from torchport.backend.compiler.payload import header_of, inputs_of, is_program,
 from torchport.backend.compiler.program import Outputs
 from torchport.backend.delegate import DelegatedModule, Payload, PyTorchBackendInterface
 from torchport.errors import BackendError, BackendNotAvailableError
+from torchport.ir.facts import facts_of
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
-from torchport.ir.parser import parse_graph
+from torchport.ir.parser import graph_of_payload
+from torchport_runtime.compiled import facts_of_header
+from torchport_runtime.facts import GraphFacts
 
 if TYPE_CHECKING:
     # The backend makes its delegate, which therefore only names its type.
@@ -74,7 +77,7 @@ class CompilerDelegate(PyTorchBackendInterface):
         backend = self._backend.with_options(options)
         if is_program(payload):
             return _saved(backend, name, payload)
-        return _compiled(backend, name, parse_graph(bytes(payload).decode()))
+        return _compiled(backend, name, graph_of_payload(name, payload))
 
     def compile_here(self, module: DelegatedModule, method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
         """Programs in the form that the compiler runs here, which may be another than the one it saves."""
@@ -82,6 +85,11 @@ class CompilerDelegate(PyTorchBackendInterface):
             name: _compiled(self._backend.with_options(method_compile_spec[name]), name, graph)
             for name, graph in module.graphs.items()
         }
+
+    def facts_of(self, handle: Any) -> GraphFacts | None:
+        """Those of the graph, or of the program's header."""
+        loaded: _Loaded = handle
+        return loaded.facts
 
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
         """The results, each a tensor of the caller's own. Random numbers are those of ``torch.manual_seed``."""
@@ -102,8 +110,9 @@ class CompilerDelegate(PyTorchBackendInterface):
 class _Loaded:
     """A program, ready for tensors."""
 
-    def __init__(self, backend: CompilerBackend, variant: Variant) -> None:
+    def __init__(self, backend: CompilerBackend, variant: Variant, facts: GraphFacts) -> None:
         self.backend = backend
+        self.facts = facts
         self.variant = variant
         self._strides = [shape.strides for shape in variant.inputs.tensors]
 
@@ -140,7 +149,7 @@ def _check_compiler(backend: CompilerBackend, name: str) -> None:
 def _compiled(backend: CompilerBackend, name: str, graph: Graph) -> _Loaded:
     _check_compiler(backend, name)
     numbers = [node.numbers[i] for node, i in graph.numbers]
-    return _Loaded(backend, backend.make_variant(graph, name, plan_inputs(graph, numbers)))
+    return _Loaded(backend, backend.make_variant(graph, name, plan_inputs(graph, numbers)), facts_of(graph))
 
 
 def _saved(backend: CompilerBackend, name: str, payload: Payload) -> _Loaded:
@@ -148,4 +157,6 @@ def _saved(backend: CompilerBackend, name: str, payload: Payload) -> _Loaded:
     inputs = inputs_of(header)
     drawing = None if inputs.draws is None else backend.compile_draws(name, inputs.draws)
     executable = backend.deserialize(body) if header.outputs else None
-    return _Loaded(backend, Variant(inputs, Outputs(header.results), {}, executable, drawing))
+    variant = Variant(inputs, Outputs(header.results), {}, executable, drawing)
+    drawn = [] if inputs.draws is None else facts_of(inputs.draws).results
+    return _Loaded(backend, variant, facts_of_header(header, drawn))

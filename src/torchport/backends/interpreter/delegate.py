@@ -14,9 +14,11 @@ from torchport.backend.computation import Computation
 from torchport.backend.data import BackendData
 from torchport.backend.delegate import Payload, PyTorchBackendInterface
 from torchport.backends.interpreter.transfer import scalar_shape
+from torchport.ir.facts import facts_of
 from torchport.ir.node import Node
-from torchport.ir.parser import parse_graph
+from torchport.ir.parser import graph_of_payload
 from torchport.ir.shape import Shape
+from torchport_runtime.facts import GraphFacts
 
 if TYPE_CHECKING:
     # The backend makes its delegate, which therefore only names its type.
@@ -45,9 +47,14 @@ class InterpreterDelegate(PyTorchBackendInterface):
     def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
         """Compiled computations."""
         device = self._backend.get_backend_device(torch.device("cpu"))
-        lowered = [Computation(name, parse_graph(bytes(t).decode()), [device]) for name, t in processed.items()]
+        lowered = [Computation(name, graph_of_payload(name, t), [device]) for name, t in processed.items()]
         draws = [any(node.call.is_random for node in c.graph.nodes) for c in lowered]
         return dict(zip(processed, zip(self._backend.compile(lowered), draws, strict=True), strict=True))
+
+    def facts_of(self, handle: Any) -> GraphFacts | None:
+        """Those of the graph."""
+        computation: Computation = handle[0]
+        return facts_of(computation.graph)
 
     def execute(self, handle: Any, inputs: list[Any]) -> list[Any]:
         """The results; one that would be an input is a copy. Random numbers are those of ``torch.manual_seed``."""

@@ -64,6 +64,7 @@ def _method(saved: SavedModule, method: Method) -> dict[str, Any]:
             for name, p in method.partitions.items()
         },
         "interpreter": dict(loose.most_common()),
+        "refusals": list(map(str, method.refusals)),
     }
 
 
@@ -130,6 +131,7 @@ def render(about: dict[str, Any]) -> str:
         if m["interpreter"]:
             listed = ", ".join(f"{op} ×{n}" if n > 1 else op for op, n in m["interpreter"].items())
             lines.append(f"  interpreter: {sum(m['interpreter'].values())} nodes: {listed}")
+            lines += [f"    {refusal}" for refusal in m["refusals"]]
     weights = about["members"].get("weights.safetensors", {"bytes": 0})["bytes"]
     lines += ["", f"{len(own)} weights, {size_text(weights)}" + _tied(about)]
     if about["attributes"]:

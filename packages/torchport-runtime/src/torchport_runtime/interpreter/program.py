@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from torchport_runtime.errors import ExecutionError, UnsupportedOperationError
+from torchport_runtime.errors import ExecutionError, TorchportError, UnsupportedOperationError
+from torchport_runtime.facts import facts_of
 from torchport_runtime.interpreter.dtypes import NAMES, numpy_dtype
 from torchport_runtime.interpreter.layers import LAYERS
 from torchport_runtime.interpreter.pointwise import POINTWISE
@@ -41,6 +42,9 @@ class Program:
         graph: the graph.
         parts: how its ``port.partition`` nodes are called, by name.
 
+    Attributes:
+        facts: what it takes and gives.
+
     Raises:
         UnsupportedOperationError: operators do not run here; all are listed.
     """
@@ -53,6 +57,7 @@ class Program:
                 f"{len(missing)} operators do not run in numpy:{lines}\nLower the module to a backend that has them, "
                 "or run it where PyTorch is."
             )
+        self.facts = facts_of(graph)
         slot: dict[tuple[int, int], int] = {(id(n), 0): i for i, n in enumerate(graph.parameters)}
         self._inputs = len(slot)
         number = 0
@@ -91,6 +96,8 @@ class Program:
         for run, writes, node, dead in self._calls:
             try:
                 outputs = run(values, numbers)
+            except TorchportError:
+                raise
             except (ValueError, IndexError, TypeError, ArithmeticError, MemoryError) as error:
                 where = f" at {node.location}" if node.location else ""
                 raise ExecutionError(f"{node.call.op}{where} failed: {error}") from error
