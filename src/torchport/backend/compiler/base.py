@@ -324,7 +324,8 @@ class CompilerBackend(BackendImplInterface):
         handle = data.handle
         if handle is not None and not isinstance(handle, (bool, int, float, complex)):
             handle = self.to_host(handle)
-            if handle.stride() != data.shape.strides:
+            # A layout in which elements share memory cannot be written; its values are the same in a dense one.
+            if handle.stride() != data.shape.strides and 0 not in data.shape.strides:
                 handle = torch.empty_strided(handle.shape, data.shape.strides, dtype=handle.dtype).copy_(handle)
         as_host = BackendData(data.device, data.shape, handle)
         as_host.error = data.error

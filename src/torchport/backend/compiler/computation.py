@@ -60,7 +60,9 @@ def compiler_input(
     layouts: dict[int, tuple[int, ...]] = {}
     for value, (kind, index) in zip(graph.results, outputs.sources, strict=True):
         if kind == "output":
-            layouts.setdefault(index, value.shape.strides)
+            shape = value.shape
+            # A layout in which elements share memory cannot be written: a dense one has the same values.
+            layouts.setdefault(index, Shape(shape.dtype, shape.sizes).strides if 0 in shape.strides else shape.strides)
     in_order = tuple(layouts[i] for i in range(len(layouts)))
     return CompilerInput(name, module, in_order, used, backend.options, **how), outputs, held
 
