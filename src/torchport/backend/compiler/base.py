@@ -200,7 +200,7 @@ class CompilerBackend(BackendImplInterface):
     def serialize_computation(self, computation: Computation) -> bytes:
         """The program that ran last, as :meth:`serialize` writes it."""
         if not isinstance(computation, CompiledComputation):
-            raise TypeError(f"{computation!r} is not compiled: pass what {type(self).__name__}.compile() returned")
+            raise NotImplementedError(f"{computation!r} is run by the interpreter, or not compiled")
         variant = computation.current
         assert variant.header is not None
         return pack(variant.header, b"" if variant.executable is None else self.serialize(variant.executable))
