@@ -64,7 +64,9 @@ def compiler_input(
             # A layout in which elements share memory cannot be written: a dense one has the same values.
             layouts.setdefault(index, Shape(shape.dtype, shape.sizes).strides if 0 in shape.strides else shape.strides)
     in_order = tuple(layouts[i] for i in range(len(layouts)))
-    return CompilerInput(name, module, in_order, used, backend.options, **how), outputs, held
+    numbers = [node.numbers[i] for node, i in graph.numbers]
+    known = dict(enumerate(inputs.vectors(numbers), len(inputs.tensors)))
+    return CompilerInput(name, module, in_order, used, backend.options, known=known, **how), outputs, held
 
 
 def aliases_that_hold(

@@ -29,6 +29,7 @@ class CompilerInput:
         options: what the user asked for, an instance of the backend's ``Options``.
         target: what it is compiled for, one of the backend's ``targets()``; ``None`` for this machine.
         saved: whether the result is to be serialized for a file.
+        known: inputs whose contents are known by way of example, the numbers of the graph.
     """
 
     name: str
@@ -38,6 +39,7 @@ class CompilerInput:
     options: Any = None
     target: str | None = None
     saved: bool = False
+    known: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
     @property
     def inputs(self) -> list[torch.Tensor]:
@@ -50,11 +52,13 @@ class CompilerInput:
         return list(self.module.graph.output_node().meta["val"])
 
     def example_inputs(self, seed: int = 0) -> list[torch.Tensor]:
-        """Real tensors for the inputs: small numbers, so that an index is within any size."""
+        """Real tensors for the inputs: what is known, else numbers from 0 to 1, so that an index is within any size."""
         generator = torch.Generator().manual_seed(seed)
         made = []
-        for fake in self.inputs:
-            if fake.dtype.is_floating_point or fake.dtype.is_complex:
+        for i, fake in enumerate(self.inputs):
+            if i in self.known:
+                value = self.known[i]
+            elif fake.dtype.is_floating_point or fake.dtype.is_complex:
                 value = torch.rand(fake.shape, generator=generator, dtype=torch.float64).to(fake.dtype)
             elif fake.dtype is torch.bool:
                 value = torch.rand(fake.shape, generator=generator) < 0.5
