@@ -15,6 +15,7 @@ from torch import fx
 
 from torchport.backend import Availability, Capabilities, Support
 from torchport.backend.compiler import CompilerBackend, CompilerInput, Executable
+from torchport.backend.compiler.checking import check_results, tensors_of
 from torchport.backends.onnxruntime.options import OnnxruntimeOptions
 from torchport_runtime.onnxruntime import Session
 
@@ -69,7 +70,7 @@ class OnnxruntimeBackend(CompilerBackend):
             return Support(False, reason)
         if not _converting().has_form(node.target):
             return Support(False, f"PyTorch's exporter has no ONNX form of {node.target}")
-        for value in _tensors(node):
+        for value in tensors_of(node):
             if value.dtype not in _DTYPES:
                 return Support(False, f"ONNX Runtime does not compute in {value.dtype} on the CPU")
         return Support(True)
@@ -82,7 +83,7 @@ class OnnxruntimeBackend(CompilerBackend):
         """
         executable = Model(_converting().to_onnx(program), len(program.outputs), self._threads, self.options)
         if self.options.check:
-            _check(program, executable)
+            check_results(program, executable)
         return executable
 
     def serialize(self, executable: Executable) -> bytes:
@@ -115,12 +116,6 @@ def _availability(needed: Sequence[str]) -> Availability:
     return Availability(True, "", version("onnxruntime"))
 
 
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    flat = [v for value in values for v in (value if isinstance(value, (list, tuple)) else [value])]
-    return [v for v in flat if isinstance(v, torch.Tensor)]
-
-
 class Model:
     """A loaded model; it takes and gives tensors."""
 
@@ -132,40 +127,3 @@ class Model:
         """The outputs. Contiguous tensors are read where they are, others are copied."""
         made = self._session.run([x.contiguous().numpy() for x in inputs])
         return [torch.from_numpy(x) for x in made]
-
-
-def _check(program: CompilerInput, executable: Model) -> None:
-    """Compares a model with the graph that it was made from; an exporter that is silently wrong is found so.
-
-    Each output may differ by what another order of summation gives: 1e-4 (1e-2 in half precision) of its largest
-    number, and twenty times what rounding the inputs otherwise does to it, where it is ill-conditioned.
-
-    Raises:
-        ValueError: an output differs by more.
-    """
-    inputs = program.example_inputs()
-    with torch.no_grad():
-        wanted = program.module(*inputs)
-        shaken = [program.module(*[_rounded_otherwise(x, seed) for x in inputs]) for seed in (1, 2)]
-    for i, (ours, theirs) in enumerate(zip(executable(*inputs), wanted, strict=True)):
-        if theirs.is_floating_point():
-            base = (1e-2 if theirs.dtype is torch.float16 else 1e-4) * max(1.0, _largest(theirs))
-            allowed = base + 20 * max(_largest(other[i] - theirs) for other in shaken)
-        else:
-            allowed = 0.0
-        try:
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=allowed, equal_nan=True, check_stride=False)
-        except AssertionError as error:
-            raise ValueError(f"its output {i} differs from PyTorch's: {error}") from error
-
-
-def _rounded_otherwise(x: torch.Tensor, seed: int) -> torch.Tensor:
-    if not x.is_floating_point():
-        return x
-    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
-    return (x.double() * (1 + noise * 4 * torch.finfo(x.dtype).eps)).to(x.dtype)
-
-
-def _largest(x: torch.Tensor) -> float:
-    finite = x[x.isfinite()].double().abs()
-    return float(finite.max()) if finite.numel() else 0.0
