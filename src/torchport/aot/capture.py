@@ -5,19 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import types
-import warnings
-import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._export.converter import TS2EPConverter
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from torchport.aot.captured import Capture, Constant
@@ -25,12 +20,11 @@ from torchport.aot.compile_spec import CompileSpec
 from torchport.aot.conditionals import inline_conditionals
 from torchport.aot.dim_names import SymbolNames, given_names
 from torchport.aot.export_errors import ON_VALUES, reason_and_remedy
+from torchport.aot.exported import converted, decomposed, program_of_file, torch_warns_of_itself, trains
 from torchport.aot.input_symbols import name_symbols
-from torchport.errors import CaptureError, CompileSpecError
+from torchport.errors import CaptureError
 from torchport.ir.fx_import import import_fx
 from torchport.ir.size_expression import SizeExpression, expression_text
-
-_CHECK = torch.ops.aten._assert_tensor_metadata.default
 
 Capturable = nn.Module | ExportedProgram | str | Path
 
@@ -43,31 +37,15 @@ def capture_all(source: Capturable, specs: Mapping[str, CompileSpec]) -> dict[st
         CompileSpecError: the file is none that torch.export wrote.
     """
     if isinstance(source, str | Path):
-        source = _program_of_file(Path(source))
+        source = program_of_file(Path(source))
     if isinstance(source, ExportedProgram):
-        return {"forward": capture_program("forward", source, None, _trains(source))}
+        return {"forward": capture_program("forward", source, None, trains(source))}
     return {name: _capture_method(source, name, spec) for name, spec in specs.items()}
-
-
-def _program_of_file(path: Path) -> ExportedProgram:
-    if not path.is_file():
-        raise CompileSpecError(f"there is no file {path}; give the path of one that torch.export.save wrote")
-    try:
-        # torch logs a traceback, then tries an old format, for what is no zip at all.
-        program = torch.export.load(path) if zipfile.is_zipfile(path) else None
-    except Exception as error:
-        raise CompileSpecError(
-            f"torch.export cannot read {path}: {error}\nWrite it again with torch.export.save, with this torch "
-            f"({torch.__version__})."
-        ) from error
-    if program is None:
-        raise CompileSpecError(f"{path} is no file of torch.export.save, or it was cut short; copy or save it again")
-    return program
 
 
 def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
     if isinstance(module, torch.jit.ScriptModule):
-        return capture_program(name, _converted(module, name, spec), None, module.training)
+        return capture_program(name, converted(module, name, spec), None, module.training)
     method = getattr(module, name)
     subject = module
     if name != "forward":
@@ -77,7 +55,7 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
         subject.__dict__["forward"] = types.MethodType(method.__func__, subject) if is_bound else method
     args, kwargs = _distinct(module, spec)
     try:
-        with _torch_warns_of_itself():
+        with torch_warns_of_itself():
             program = torch.export.export(subject, args, kwargs, dynamic_shapes=spec.dynamic_shapes, strict=False)
     except Exception as error:
         reason = reason_and_remedy(error, spec.dynamic_shapes is not None)
@@ -86,18 +64,6 @@ def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
     kwargs = {k: kwargs[k] for k in program.call_spec.in_spec.children()[1].context}
     names = SymbolNames(given_names(method, args, kwargs, spec.dynamic_shapes))
     return capture_program(name, program, parameters, module.training, names)
-
-
-_TRAIN = ("aten::dropout", "aten::native_dropout", "aten::batch_norm", "aten::_native_batch_norm_legit")
-
-
-def _trains(program: ExportedProgram) -> bool:
-    """Whether an exported program was captured in training mode, as far as its graph says: it does not say itself."""
-    for node in program.graph.nodes:
-        name = getattr(getattr(node.target, "_schema", None), "name", "")
-        if name.startswith(_TRAIN) and any(argument is True for argument in node.args):
-            return True
-    return False
 
 
 def _distinct(module: nn.Module, spec: CompileSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -122,33 +88,6 @@ def _distinct(module: nn.Module, spec: CompileSpec) -> tuple[tuple[Any, ...], di
     return args, kwargs
 
 
-@contextmanager
-def _torch_warns_of_itself() -> Iterator[None]:
-    """Keeps torch's warnings about what it calls itself from the user, who can do nothing about them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
-
-
-def _converted(module: torch.jit.ScriptModule, name: str, spec: CompileSpec) -> ExportedProgram:
-    """A TorchScript module as an exported program."""
-    warnings.warn(
-        "TorchScript is deprecated in PyTorch; lower the nn.Module that it was made from, or an ExportedProgram",
-        DeprecationWarning,
-        stacklevel=5,
-    )
-    if name != "forward" or spec.dynamic_shapes:
-        raise CaptureError(
-            f"{name}: of a TorchScript module forward can be lowered, with static shapes; lower the nn.Module instead"
-        )
-    try:
-        with _torch_warns_of_itself():
-            return TS2EPConverter(module, spec.args, dict(spec.kwargs or {})).convert()
-    except Exception as error:
-        raise CaptureError(f"torch cannot convert this TorchScript module: {error}") from error
-
-
 def capture_program(
     name: str,
     program: ExportedProgram,
@@ -168,9 +107,8 @@ def capture_program(
     Raises:
         CaptureError: torch cannot decompose it, or it has what no graph of ours has.
     """
-    program = _decomposed(name, program)
+    program = decomposed(name, program)
     inline_conditionals(name, program.graph_module)
-    _drop_checks_of_types(program.graph)
     signature = program.graph_signature
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
     weights: dict[str, torch.Tensor] = {n: t for n, t in program.state_dict.items() if t.layout is torch.strided}
@@ -244,35 +182,6 @@ def capture_program(
         program,
         {n: by_name[n.name] for n in program.graph.nodes if n.name in by_name},
     )
-
-
-def _decomposed(name: str, program: ExportedProgram) -> ExportedProgram:
-    try:
-        with _torch_warns_of_itself():
-            try:
-                return program.run_decompositions()
-            except Exception:
-                # Where heads are strided as GPT-2's are, torch decomposes its fused attention for CPU to a view that
-                # cannot be; that of the operators which attention is defined by has none.
-                with sdpa_kernel(SDPBackend.MATH):
-                    return program.run_decompositions()
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CaptureError(
-            f"{name} cannot be captured: torch cannot decompose it to core operators: {reason}\nReplace the operator "
-            "that the cause above is about, or lower only submodules, each by a to_backend of its own."
-        ) from error
-
-
-def _drop_checks_of_types(graph: fx.Graph) -> None:
-    """Takes out the calls by which torch.export asserts a dtype or a layout where ``Tensor.to`` is called.
-
-    The graph itself says both, so they say nothing that may fail, and every backend would have to know them.
-    """
-    for node in list(graph.nodes):
-        sizes_and_strides = (*node.args[1:3], node.kwargs.get("size"), node.kwargs.get("stride"))
-        if node.target is _CHECK and all(x is None for x in sizes_and_strides):
-            graph.erase_node(node)
 
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:

@@ -67,9 +67,9 @@ def _mistakes(module: nn.Module, name: object, spec: object) -> list[str]:
         return [f"{name!r}: {type(module).__name__} has no such method; it has {', '.join(_own_methods(module))}"]
     if name != "forward" and has_of_its_own(name):
         return [
-            f"{name!r}: a lowered module has an attribute of this name itself, so it can have no such method; wrap what "
-            f"you want to lower in a method of another name. {type(module).__name__} has "
-            f"{', '.join(_own_methods(module))}"
+            f"{name!r}: a lowered module has an attribute of this name itself, so it can have no such method; wrap "
+            f"what you want to lower in a method of another name. {type(module).__name__} has "
+            f"{', '.join(_own_methods(module))}."
         ]
     if not isinstance(spec, CompileSpec):
         return [f"{name!r}: a CompileSpec is wanted, not {type(spec).__name__}"]
@@ -102,7 +102,9 @@ def _argument_mistakes(name: str, method: Callable[..., Any], spec: CompileSpec)
     elif shapes is None or hasattr(shapes, "dynamic_shapes"):  # torch.export.ShapesCollection, AdditionalInputs
         return []
     else:
-        return [f"{name!r}: dynamic_shapes is a {type(shapes).__name__}; a tuple or a dict with one entry for each argument"]
+        return [
+            f"{name!r}: dynamic_shapes is a {type(shapes).__name__}; a tuple or a dict with one entry for each argument"
+        ]
     return [f"{name!r}: {mistake}" for pair in pairs for mistake in _shape_mistakes(*pair)]
 
 
@@ -147,8 +149,8 @@ def weight_mistakes(names: set[str]) -> list[str]:
     if not wrong:
         return []
     return [
-        f"a lowered module has attributes of its own that are called {', '.join(map(repr, wrong))}; give the submodules, "
-        "parameters or buffers that are called so other names before lowering"
+        f"a lowered module has attributes of its own that are called {', '.join(map(repr, wrong))}; give the "
+        "submodules, parameters or buffers that are called so other names before lowering"
     ]
 
 

@@ -77,9 +77,9 @@ def _branch(method: str, module: fx.GraphModule, which: Any, operands: Sequence[
 
 
 def _pick(method: str, graph: fx.Graph, node: fx.Node, predicate: fx.Node, a: Any, b: Any) -> Any:
-    values = [x.meta.get("val") if isinstance(x, fx.Node) else x for x in (a, b)]
-    if all(isinstance(v, torch.Tensor) for v in values):
-        if values[0].dtype is values[1].dtype and list(map(str, values[0].shape)) == list(map(str, values[1].shape)):
+    one, other = (x.meta.get("val") if isinstance(x, fx.Node) else x for x in (a, b))
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.dtype is other.dtype and list(map(str, one.shape)) == list(map(str, other.shape)):
             return _call(graph, node, torch.ops.aten.where.self, predicate, a, b)
     elif not any(isinstance(x, fx.Node) for x in (a, b)) and a == b:
         return a

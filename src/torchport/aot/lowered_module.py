@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import os
 import threading
 import warnings
@@ -298,8 +297,3 @@ def _own_names() -> frozenset[str]:
 def has_of_its_own(name: str) -> bool:
     """Whether every lowered module has an attribute of this name, so that no method or weight can have it."""
     return name in _own_names()
-
-
-def signature_of(method: Method) -> inspect.Signature:
-    """The signature of a method."""
-    return inspect.Signature(method.parameters)

@@ -43,6 +43,9 @@ def to_backend(
 ) -> LoweredModule:
     """The module, lowered to a backend. The module itself stays as it is.
 
+    The lowered module has all weights of the module, also those that no method uses, so that a ``state_dict`` of the
+    one fits the other. To leave weights out of a file, lower the submodule that is used.
+
     Args:
         name: the backend.
         module: a module; an exported program or a ``.pt2`` file, whose one method is ``forward``.
@@ -55,7 +58,7 @@ def to_backend(
 
     Raises:
         UnknownBackendError: there is no backend of that name.
-        CompileSpecError: the compile spec or the submodules are wrong; every mistake is listed.
+        CompileSpecError: the compile spec or another argument is wrong; every mistake is listed.
         CaptureError: a method cannot be captured.
         UnsupportedNodesError: nodes are refused and ``partition`` is off.
     """

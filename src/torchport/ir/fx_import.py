@@ -122,9 +122,9 @@ class _FromFx:
                 problems.append(f"{node.format_node() or node.name}{f' at {where}' if where else ''}: {problem}")
         if problems:
             raise ValueError(
-                f"{'from_fx: ' if self._names is None else ''}{len(problems)} of {count} nodes cannot be taken over:\n  "
-                + "\n  ".join(problems)
-                + ("" if self._names is not None else _REMEDY)
+                ("from_fx: " if self._names is None else "")
+                + "\n  ".join([f"{len(problems)} of {count} nodes cannot be taken over:", *problems])
+                + (_REMEDY if self._names is None else "")
             )
         return Graph(self._nodes, self._results)
 
@@ -241,7 +241,11 @@ class _FromFx:
         if expression.is_Integer:
             return False
         own = self._names.get(str(expression), "")
-        return own if own.isidentifier() else self._derived.setdefault(self._expression(size).text, f"e{len(self._derived)}")
+        return (
+            own
+            if own.isidentifier()
+            else self._derived.setdefault(self._expression(size).text, f"e{len(self._derived)}")
+        )
 
     def _expression(self, size: torch.SymInt) -> SizeExpression:
         assert self._names is not None

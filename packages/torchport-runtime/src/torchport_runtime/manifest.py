@@ -337,9 +337,7 @@ def _refusal_from_json(whole: Field) -> Refusal:
 
 def _weight_from_json(whole: Field) -> Weight:
     f = whole.record("shares", "state", "parameter", optional=("passing",))
-    return Weight(
-        f["shares"].text(), f["state"].flag(), f["parameter"].flag(), "passing" in f and f["passing"].flag()
-    )
+    return Weight(f["shares"].text(), f["state"].flag(), f["parameter"].flag(), "passing" in f and f["passing"].flag())
 
 
 def _member_from_json(whole: Field) -> Member:
