@@ -105,7 +105,9 @@ class Chooses(nn.Module):
             return self.linear(x) + 1, x * 2
 
         def low(x):
-            return torch.cond(x.max().reshape(1) > -1, lambda x: x * 3, lambda x: x * 4, (x,)), x.clone()
+            return torch.cond(
+                x.max().reshape(1) > -1, lambda x: x * 3, lambda x: x.to(torch.float64).to(torch.float32) * 4, (x,)
+            ), x.clone()
 
         self.calls += 1
         a, b = torch.cond(x.sum() > 0, high, low, (x,))
@@ -244,10 +246,11 @@ def test_a_program_keeps_the_names_of_nested_arguments(tmp_path: Path) -> None:
         assert torch.equal(torch.full((3,), 4.0), lowered(pair=(x,), first={"a": x}, scale=3))
 
 
-def test_options_and_parts_of_a_captured_condition_are_one_graph() -> None:
+def test_a_captured_condition_and_its_branches_are_one_part() -> None:
     lowered = to_backend("interpreter", Chooses().eval(), spec_of(torch.ones(3, 4), torch.ones(3, 4)))
     graph = torchport.as_graph_function(lowered.forward).graph
     assert [PARTITION] == [n.op for n in graph.nodes if not n.is_device_data]
+    assert "_assert" not in bytes(lowered._methods["forward"].parts["p0"].payload).decode()
 
 
 class OnValues(nn.Module):

@@ -20,7 +20,14 @@ from torchport.aot.compile_spec import CompileSpec
 from torchport.aot.conditionals import inline_conditionals
 from torchport.aot.dim_names import SymbolNames, given_names
 from torchport.aot.export_errors import ON_VALUES, reason_and_remedy
-from torchport.aot.exported import converted, decomposed, program_of_file, torch_warns_of_itself, trains
+from torchport.aot.exported import (
+    converted,
+    decomposed,
+    drop_checks_of_types,
+    program_of_file,
+    torch_warns_of_itself,
+    trains,
+)
 from torchport.aot.input_symbols import name_symbols
 from torchport.errors import CaptureError
 from torchport.ir.fx_import import import_fx
@@ -109,6 +116,7 @@ def capture_program(
     """
     program = decomposed(name, program)
     inline_conditionals(name, program.graph_module)
+    drop_checks_of_types(program.graph)
     signature = program.graph_signature
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
     weights: dict[str, torch.Tensor] = {n: t for n, t in program.state_dict.items() if t.layout is torch.strided}

@@ -85,7 +85,7 @@ def converted(module: torch.jit.ScriptModule, name: str, spec: CompileSpec) -> E
 
 
 def decomposed(name: str, program: ExportedProgram) -> ExportedProgram:
-    """The program in core operators, without what says nothing to a backend.
+    """The program in core operators.
 
     Args:
         name: the method's, for messages.
@@ -104,7 +104,6 @@ def decomposed(name: str, program: ExportedProgram) -> ExportedProgram:
         except Exception as error:  # noqa: BLE001 - whatever torch raises; the first is the cause of ours
             failures.append(error)
         else:
-            _drop_checks_of_types(made.graph)
             return made
     reason = (str(failures[0]).strip() or type(failures[0]).__name__).splitlines()[0]
     raise CaptureError(
@@ -113,7 +112,7 @@ def decomposed(name: str, program: ExportedProgram) -> ExportedProgram:
     ) from failures[0]
 
 
-def _drop_checks_of_types(graph: fx.Graph) -> None:
+def drop_checks_of_types(graph: fx.Graph) -> None:
     """Takes out the calls by which torch.export asserts a dtype or a layout where ``Tensor.to`` is called.
 
     The graph itself says both, so they say nothing that may fail, and every backend would have to know them.
