@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,11 +92,3 @@ def test_a_file_keeps_its_permissions_and_a_new_one_has_those_of_any_new_file(
         path.chmod(mode)
         lowered.save(path)
         assert stat.S_IMODE(path.stat().st_mode) == mode
-
-
-@pytest.mark.subprocess
-def test_the_package_is_a_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "torchport", "--help"], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "lower" in done.stdout

@@ -64,7 +64,7 @@ def test_the_demo_ends_with_the_metrics_report(tmp_path: Path) -> None:
 
 
 def test_an_unknown_backend_is_answered_with_the_nearest_name() -> None:
-    finished = run_python("-m", "torchport.cli", "demo", "--backend", "nul")
+    finished = run_python("-m", "torchport", "demo", "--backend", "nul")
     assert 2 == finished.returncode
     assert "there is no backend 'nul'. Did you mean 'null'?" in finished.stderr
     assert "Traceback" not in finished.stderr
