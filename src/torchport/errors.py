@@ -11,6 +11,7 @@
     │   └── BackendRegistrationError     (TypeError)     the class lacks methods, or the name is taken
     ├── CompileSpecError                 (ValueError)    what is to be lowered is not said in the form that is wanted
     ├── CaptureError                     (RuntimeError)  a method cannot be captured as a graph
+    ├── ExpectedFailuresError            (ValueError)    a backend's list of expected failures is no such list
     ├── DeviceUnavailableError                           the virtual device could not be registered with torch
     ├── ExecutionError                   (RuntimeError)  a computation failed; names the user's line
     ├── StrictModeError                  (RuntimeError)  a fallback or an implicit sync that strict mode forbids
@@ -56,6 +57,7 @@ __all__ = [
     "DamagedFileError",
     "DeviceUnavailableError",
     "ExecutionError",
+    "ExpectedFailuresError",
     "FormatVersionError",
     "IRSyntaxError",
     "InvalidArgumentError",
@@ -91,6 +93,10 @@ class BackendOptionError(BackendError, ValueError):
 
 class CompileSpecError(TorchportError, ValueError):
     """What is to be lowered is not said in the form that is wanted; every mistake is listed."""
+
+
+class ExpectedFailuresError(TorchportError, ValueError):
+    """The expected failures that lie beside a backend cannot be read as such; every mistake is listed."""
 
 
 class CaptureError(TorchportError, RuntimeError):

@@ -281,7 +281,7 @@ def test_wrong_submodules_are_all_listed() -> None:
 
 
 def test_an_unknown_backend_lists_those_that_there_are() -> None:
-    with pytest.raises(UnknownBackendError, match=r"Did you mean 'interpreter'\? Registered here: interpreter, null"):
+    with pytest.raises(UnknownBackendError, match=r"Did you mean 'interpreter'\? Registered here: .*interpreter"):
         to_backend("interpretr", Blocks(), spec_of(torch.randn(3, 6)))
 
 

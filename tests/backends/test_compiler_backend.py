@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import torchport
 from torchport.backend import Support
 from torchport.backend.compiler import CompilerBackend, CompilerInput, Executable
+from torchport.lazy.tensor import lazy_tensor_of
 
 ATEN = torch.ops.aten
 
@@ -230,6 +231,20 @@ def test_results_are_the_callers_own_also_where_they_are_inputs_or_one_value_twi
     assert b.tolist() == [2.0, 2.0, 2.0]
     c.add_(1)
     assert x.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_output_that_looks_at_the_memory_of_an_input_or_of_another_output_is_a_copy(backend: ModuleBackend) -> None:
+    """Whoever has one of them may donate its buffer while somebody else holds the other."""
+    x = torch.arange(12.0, device="port").view(3, 4) + 0
+    torchport.sync()
+    row, last = x[1].clone(), x.split(2)[1].clone()
+    y = x * 2
+    again = y.t().clone()
+    torchport.sync(wait=True)
+    handles = [lazy_tensor_of(t).data.handle for t in (x, row, last, y, again)]
+    assert 5 == len({handle.untyped_storage().data_ptr() for handle in handles})
+    assert [4.0, 5.0, 6.0, 7.0] == row.tolist()
+    assert [[8.0, 9.0, 10.0, 11.0]] == last.tolist()
 
 
 def test_the_input_of_a_compiler_is_functional_core_aten_with_the_users_lines(backend: ModuleBackend) -> None:

@@ -38,7 +38,6 @@ class EagerTestBackend(BackendImplInterface):
         random=True,
         eager_random_stream=True,
         random_state=True,
-        error_recovery=True,
         training=True,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -127,6 +128,15 @@ def test_a_placeholder_is_given_its_value_by_assign(computing: BackendImplInterf
     assert (False, F23, device_of(computing)) == (placeholder.has_value, placeholder.shape, placeholder.device)
     placeholder.assign(upload(computing, torch.ones(2, 3)))
     assert torch.equal(torch.ones(2, 3), computing.make_tensor_from_computation_data(placeholder))
+
+
+def test_a_subclass_of_the_null_backend_that_computes_does_not_lower_modules_to_zeros() -> None:
+    class Computes(NullBackend):
+        def execute_computation(self, computation: Computation, arguments: Any, device: BackendDevice) -> Any:
+            raise NotImplementedError
+
+    assert NullBackend().delegate() is not None
+    assert Computes().delegate() is None
 
 
 def test_only_a_device_data_node_has_data(backend: BackendImplInterface) -> None:

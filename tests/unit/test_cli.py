@@ -25,7 +25,7 @@ def test_help_has_one_line_for_each_command(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_only_finished_commands_are_listed() -> None:
-    assert ["demo", "backends", "lower", "run", "inspect", "bench"] == list(COMMANDS)
+    assert ["demo", "backends", "lower", "run", "inspect", "conformance", "bench"] == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -52,7 +52,7 @@ def test_a_misspelt_command_gets_a_suggestion(typed: str, meant: str, capsys: py
     assert main([typed]) == 2
     assert capsys.readouterr().err == (
         f"torchport: there is no command {typed!r}. Did you mean {meant!r}? "
-        "The commands are: demo, backends, lower, run, inspect, bench.\n"
+        "The commands are: demo, backends, lower, run, inspect, conformance, bench.\n"
     )
 
 

@@ -21,8 +21,9 @@ class Capabilities:
         random_state: the state of its generator can be read and set (``get_rng_state``, ``set_rng_state``).
         concurrent_execution: ``execute_computation`` spends its time in few long calls that release Python's lock, so
             that the next step is traced meanwhile. Without it, computations of short operations run at the barrier.
-        error_recovery: an error at run time is an exception that leaves the arguments intact, so that the runtime can
-            run the rest of the graph again, node by node.
+        error_recovery: an error at run time leaves the arguments intact, and spoils only the results that depend on
+            it: they have it as their ``error``. Arguments that have one, from an earlier computation, reach it.
+            Without it such arguments are cut out by the runtime, and an error spoils all results of its computation.
         serialization: it turns a compiled computation into bytes and back (``serialize_computation``,
             ``deserialize_computation``), so that a second process compiles nothing.
         symbolic_sizes: it compiles graphs whose shapes have symbols (``Shape.symbolic``). Integers that follow from

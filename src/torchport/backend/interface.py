@@ -102,7 +102,7 @@ class BackendImplInterface(ABC):
         """A compiled computation as bytes, for the compile cache on disk (with ``Capabilities.serialization``).
 
         Raises:
-            NotImplementedError: this backend has no such form.
+            NotImplementedError: this backend, or this computation, has no such form.
         """
         raise NotImplementedError(f"{type(self).__name__} declares no Capabilities.serialization")
 

@@ -69,9 +69,10 @@ class NullBackend(BackendImplInterface):
         self._devices = [BackendDevice(NULL, i) for i in range(device_count)]
         self._ordinal = 0
 
-    def delegate(self) -> PyTorchBackendInterface:
-        """One that computes nothing."""
-        return NullDelegate()
+    def delegate(self) -> PyTorchBackendInterface | None:
+        """One that computes nothing; none of a subclass that computes, whose modules would be zeros."""
+        computes = type(self).execute_computation is not NullBackend.execute_computation
+        return None if computes else NullDelegate()
 
     def get_rng_state(self) -> torch.Tensor:
         """Empty: nothing is drawn."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torchport.cli import backends, bench, demo, inspect, lower
+from torchport.cli import backends, bench, conformance, demo, inspect, lower
 from torchport.cli import run as run_command
 from torchport.cli.problem import FAILED, INTERRUPTED, USAGE_PROBLEM, CommandError
 from torchport.errors import (
@@ -39,6 +39,7 @@ COMMANDS = {
     "lower": Command(lower.SUMMARY, lower.add_arguments, lower.run),
     "run": Command(run_command.SUMMARY, run_command.add_arguments, run_command.run),
     "inspect": Command(inspect.SUMMARY, inspect.add_arguments, inspect.run),
+    "conformance": Command(conformance.SUMMARY, conformance.add_arguments, conformance.run),
     "bench": Command(bench.SUMMARY, bench.add_arguments, bench.run),
 }
 

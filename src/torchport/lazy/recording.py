@@ -32,6 +32,9 @@ aten = torch.ops.aten
 _NUMBER_TYPES = frozenset({bool, int, float, complex})
 _TAKES_CPU_INDICES = frozenset({"index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"})
 
+NO_REASON = "the backend does not support it"
+"""What is told of a refusal for which the backend gives no reason."""
+
 
 class Entry:
     """What is known of a distinct call.
@@ -346,7 +349,7 @@ def build_entry(
         outputs, dynamic = reason.outputs, True
     call = Call(op, positional, tuple(sorted(keywords.items())), inputs, outputs)
     support = active.backend().supports(Node(call, tuple(operands), tuple(numbers)))
-    refusal = "" if support else support.reason or "the backend does not support it"
+    refusal = "" if support else support.reason or NO_REASON
     if call.is_random and not active.backend().capabilities.random:
         refusal = "the backend draws no random numbers"
     entry = Entry(call, refusal, dynamic)

@@ -48,7 +48,11 @@ def compile_computation(backend: BackendImplInterface, computation: Computation)
             return found
     made = _compiled_by(backend, computation)
     if not isinstance(made, FailedComputation):
-        disk_cache.store(key, backend.serialize_computation(made))
+        try:
+            payload = backend.serialize_computation(made)
+        except NotImplementedError:
+            return made  # this one has no such form: another compiler has stood in, say
+        disk_cache.store(key, payload)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from torchport_runtime.backends import Part, RuntimeBackend
 from torchport_runtime.errors import DamagedFileError, UnsupportedOperationError
-from torchport_runtime.facts import GraphFacts
+from torchport_runtime.facts import GraphFacts, TensorFacts
 
 _MAGIC = b"TPPROGR1"
 _ALIGNMENT = 64
@@ -98,7 +99,9 @@ def unpack(payload: bytes | memoryview) -> tuple[ProgramHeader, memoryview]:
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFileError(f"the payload's header is damaged: {type(error).__name__}: {error}") from error
-    if any(index >= len(header.outputs if kind == "output" else header.inputs) for kind, index in header.results):
+    # How many tensors are drawn, which are inputs too, only the graph of the draws says.
+    bounds = {"output": len(header.outputs), "input": len(header.inputs) if header.draws is None else math.inf}
+    if any(index >= bounds[kind] for kind, index in header.results):
         raise DamagedFileError("the payload's header names an output or an input that does not exist")
     return header, view[start + length :]
 
@@ -147,12 +150,19 @@ class CompiledBackend(RuntimeBackend):
         header, body = unpack(payload)
         if header.draws is not None:
             raise UnsupportedOperationError("the program takes random numbers, which are drawn where PyTorch is")
-        return CompiledPart(self.load_program(body, header), header)
+        run = self.load_program(body, header) if header.outputs else _computes_nothing
+        return CompiledPart(run, header)
 
 
-def facts_of_header(header: ProgramHeader) -> GraphFacts:
-    """What the graph of a program takes and gives."""
-    results = [(header.outputs if kind == "output" else header.inputs)[i] for kind, i in header.results]
+def _computes_nothing(arrays: list[Array]) -> Sequence[Array]:
+    return ()
+
+
+def facts_of_header(header: ProgramHeader, drawn: Sequence[TensorFacts] = ()) -> GraphFacts:
+    """What the graph of a program takes and gives; ``drawn`` are the random numbers, its last inputs."""
+    vectors = [(dtype, (len(p),)) for dtype, p in (("f64", header.floats), ("i64", header.integers)) if p]
+    inputs = (*header.inputs, *vectors, *drawn)
+    results = [(header.outputs if kind == "output" else inputs)[i] for kind, i in header.results]
     return GraphFacts(header.inputs, None, results, has_symbols=False)
 
 

@@ -200,7 +200,7 @@ class CompilerBackend(BackendImplInterface):
     def serialize_computation(self, computation: Computation) -> bytes:
         """The program that ran last, as :meth:`serialize` writes it."""
         if not isinstance(computation, CompiledComputation):
-            raise TypeError(f"{computation!r} is not compiled: pass what {type(self).__name__}.compile() returned")
+            raise NotImplementedError(f"{computation!r} is run by the interpreter, or not compiled")
         variant = computation.current
         assert variant.header is not None
         return pack(variant.header, b"" if variant.executable is None else self.serialize(variant.executable))
@@ -324,7 +324,8 @@ class CompilerBackend(BackendImplInterface):
         handle = data.handle
         if handle is not None and not isinstance(handle, (bool, int, float, complex)):
             handle = self.to_host(handle)
-            if handle.stride() != data.shape.strides:
+            # A layout in which elements share memory cannot be written; its values are the same in a dense one.
+            if handle.stride() != data.shape.strides and 0 not in data.shape.strides:
                 handle = torch.empty_strided(handle.shape, data.shape.strides, dtype=handle.dtype).copy_(handle)
         as_host = BackendData(data.device, data.shape, handle)
         as_host.error = data.error

@@ -60,9 +60,13 @@ def compiler_input(
     layouts: dict[int, tuple[int, ...]] = {}
     for value, (kind, index) in zip(graph.results, outputs.sources, strict=True):
         if kind == "output":
-            layouts.setdefault(index, value.shape.strides)
+            shape = value.shape
+            # A layout in which elements share memory cannot be written: a dense one has the same values.
+            layouts.setdefault(index, Shape(shape.dtype, shape.sizes).strides if 0 in shape.strides else shape.strides)
     in_order = tuple(layouts[i] for i in range(len(layouts)))
-    return CompilerInput(name, module, in_order, used, backend.options, **how), outputs, held
+    numbers = [node.numbers[i] for node, i in graph.numbers]
+    known = dict(enumerate(inputs.vectors(numbers), len(inputs.tensors)))
+    return CompilerInput(name, module, in_order, used, backend.options, known=known, **how), outputs, held
 
 
 def aliases_that_hold(
@@ -159,7 +163,11 @@ def run_variant(variant: Variant, backend: CompilerBackend, given: list[Any], nu
     if variant.drawing is not None:
         given += backend.draw(variant.drawing, [numbers[i] for i in variant.inputs.drawn_with])
     made = variant.executable(*given) if variant.executable is not None else ()
-    return [made[index] if kind == "output" else given[index] for kind, index in variant.outputs.sources]
+    # A result that is an input is a handle of its own: either may be donated later.
+    return [
+        made[index] if kind == "output" else backend.copy_handle(given[index])
+        for kind, index in variant.outputs.sources
+    ]
 
 
 def shape_of_result(sizes: tuple[int, ...], promised: Shape) -> Shape:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -10,6 +9,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._ops import OpOverload
 
 from torchport.backend.compiler.retracing import Decompositions
+from torchport.backend.compiler.written import WRITTEN
 
 _aten = torch.ops.aten
 _MORE = (
@@ -22,9 +22,9 @@ _MORE = (
     _aten.native_layer_norm_backward.default,
     _aten.native_group_norm.default,
     _aten.native_group_norm_backward.default,
+    _aten.embedding_dense_backward.default,
     _aten._log_softmax.default,
     _aten._softmax.default,
-    _aten.squeeze.dims,
 )
 
 
@@ -33,10 +33,6 @@ def core_decompositions(kept: frozenset[OpOverload] = frozenset()) -> Decomposit
     """PyTorch's table to core ATen, and what converters lack of that; without the operators that a compiler keeps."""
     table = dict(core_aten_decompositions())
     table.update(get_decompositions(list(_MORE)))
-    return {op: written for op, written in table.items() if op not in kept}
-
-
-def without(table: Decompositions, kept: Iterable[OpOverload]) -> Decompositions:
-    """A table without the operators that a compiler keeps."""
-    kept = frozenset(kept)
+    table.update(WRITTEN)
+    del table[_aten.squeeze.dim]  # core itself, and what squeeze.dims is written in
     return {op: written for op, written in table.items() if op not in kept}

@@ -64,9 +64,10 @@ class CompilerDelegate(PyTorchBackendInterface):
         _check_compiler(backend, name)
         inputs = plan_inputs(graph, [n.numbers[i] for n, i in graph.numbers])
         program, outputs, _ = compiler_input(graph, inputs, backend, name, {}, saved=True)
-        executable = backend.compile_graph(program)
+        # A graph whose results are its inputs, or drawn, leaves a compiler nothing to do.
+        body = backend.serialize(backend.compile_graph(program)) if program.outputs else b""
         header = header_of(inputs, outputs, program, backend.payload_details())
-        return pack(header, backend.serialize(executable))
+        return pack(header, body)
 
     def compile(self, processed: Mapping[str, Payload], method_compile_spec: Mapping[str, Any]) -> dict[str, Any]:
         """Computations that are ready to run."""
@@ -155,5 +156,7 @@ def _saved(backend: CompilerBackend, name: str, payload: Payload) -> _Loaded:
     header, body = unpack(payload)
     inputs = inputs_of(header)
     drawing = None if inputs.draws is None else backend.compile_draws(name, inputs.draws)
-    variant = Variant(inputs, Outputs(header.results), {}, backend.deserialize(body), drawing)
-    return _Loaded(backend, variant, facts_of_header(header))
+    executable = backend.deserialize(body) if header.outputs else None
+    variant = Variant(inputs, Outputs(header.results), {}, executable, drawing)
+    drawn = [] if inputs.draws is None else facts_of(inputs.draws).results
+    return _Loaded(backend, variant, facts_of_header(header, drawn))

@@ -103,6 +103,8 @@ def _form(op: OpOverload, name: str) -> OpOverload | str | None:
         mine = list(kinds.values())
         if len(theirs) != len(mine) or overload._schema.is_mutable or any(a.is_out for a in overload._schema.arguments):
             continue
+        if overload._schema.arguments[position].name != name:
+            continue  # a tensor of another meaning: the source of scatter.src is no value for all places
         if theirs[position].removeprefix("Optional[").rstrip("]") == "Tensor" and all(
             a == b or (a.replace("number", "Tensor") == b) for a, b in zip(mine, theirs, strict=True)
         ):

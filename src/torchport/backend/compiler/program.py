@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 Executable = Callable[..., Sequence[Any]]
@@ -21,12 +23,13 @@ class CompilerInput:
     Attributes:
         name: for people and reports.
         module: functional ATen operators at the backend's level, weights among the inputs; ``meta["val"]`` of each node
-            holds fake tensors on the CPU. No output is an input, and none is there twice.
+            holds fake tensors on the CPU. No output is an input, or looks at the memory of one or of another output.
         layouts: the strides that each output is to have in PyTorch; a compiler that knows none may ignore them.
         aliases: output → input: the executable may write the output into that input's buffer, which nobody else needs.
         options: what the user asked for, an instance of the backend's ``Options``.
         target: what it is compiled for, one of the backend's ``targets()``; ``None`` for this machine.
         saved: whether the result is to be serialized for a file.
+        known: inputs whose contents are known by way of example, the numbers of the graph.
     """
 
     name: str
@@ -36,6 +39,7 @@ class CompilerInput:
     options: Any = None
     target: str | None = None
     saved: bool = False
+    known: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
     @property
     def inputs(self) -> list[torch.Tensor]:
@@ -48,11 +52,13 @@ class CompilerInput:
         return list(self.module.graph.output_node().meta["val"])
 
     def example_inputs(self, seed: int = 0) -> list[torch.Tensor]:
-        """Real tensors for the inputs: small numbers, so that an index is within any size."""
+        """Real tensors for the inputs: what is known, else numbers from 0 to 1, so that an index is within any size."""
         generator = torch.Generator().manual_seed(seed)
         made = []
-        for fake in self.inputs:
-            if fake.dtype.is_floating_point or fake.dtype.is_complex:
+        for i, fake in enumerate(self.inputs):
+            if i in self.known:
+                value = self.known[i]
+            elif fake.dtype.is_floating_point or fake.dtype.is_complex:
                 value = torch.rand(fake.shape, generator=generator, dtype=torch.float64).to(fake.dtype)
             elif fake.dtype is torch.bool:
                 value = torch.rand(fake.shape, generator=generator) < 0.5
@@ -79,7 +85,11 @@ class Outputs:
 
 
 def normalized(module: fx.GraphModule) -> Outputs:
-    """Removes outputs that are inputs, and outputs that are there twice, from a module; compilers disagree on them."""
+    """Removes outputs that are inputs, and outputs that are there twice, from a module; compilers disagree on them.
+
+    An output that looks at the memory of an input, or of another output, becomes a copy: whoever has the one may write
+    to it, or donate its buffer, while somebody else holds the other.
+    """
     output = module.graph.output_node()
     placeholders = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
     kept: dict[fx.Node, int] = {}
@@ -90,7 +100,34 @@ def normalized(module: fx.GraphModule) -> Outputs:
             sources.append(("input", placeholders[value]))
         else:
             sources.append(("output", kept.setdefault(value, len(kept))))
-    output.args = (tuple(kept),)
-    output.meta["val"] = tuple(n.meta["val"] for n in kept)
+    taken = set(placeholders)
+    owned = []
+    for value in kept:
+        memory = _memory_of(value)
+        owned.append(_copy_of(value, output) if memory in taken else value)
+        taken.add(memory)
+    output.args = (tuple(owned),)
+    output.meta["val"] = tuple(n.meta["val"] for n in owned)
     module.recompile()
     return Outputs(tuple(sources))
+
+
+def _memory_of(value: fx.Node) -> fx.Node:
+    """The node whose result has the memory that a value looks at, through any number of views."""
+    while value.op == "call_function":
+        # Of an operator with several results that are views, such as a split, each is got from a list.
+        source = value.args[0] if value.target is operator.getitem else value
+        assert isinstance(source, fx.Node)
+        returns = source.target._schema.returns if isinstance(source.target, OpOverload) else ()
+        if not any(r.alias_info is not None for r in returns):
+            return value
+        assert isinstance(source.args[0], fx.Node)
+        value = source.args[0]
+    return value
+
+
+def _copy_of(value: fx.Node, before: fx.Node) -> fx.Node:
+    with value.graph.inserting_before(before):
+        copy = value.graph.call_function(torch.ops.aten.clone.default, (value,))
+    copy.meta["val"] = value.meta["val"].clone()
+    return copy

@@ -17,7 +17,8 @@ from torchport.lazy import active
 from torchport.lazy.capture.guards import Guards, same_hyperparameters, surroundings
 from torchport.lazy.capture.hyperparameters import explain
 from torchport.lazy.capture.program import NumberSource, StepProgram
-from torchport.lazy.capture.record import Kept, Recorder, StepRecord
+from torchport.lazy.capture.reach import spaces_of, tensors_of
+from torchport.lazy.capture.record import GradientOf, Held, Kept, Recorder, Sink, StepRecord, replaced_tensor
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import launch
 from torchport.lazy.trace import LOCK
@@ -28,27 +29,31 @@ R = TypeVar("R")
 
 _TRACES = metrics.counter("TraceStep")
 _MOST_ARGUMENT_KINDS = 64
+_PATIENCE = 3
+"""So many differing runs in a row are told of; fewer are a program that begins."""
 
 
 class _Kind:
-    """What is known for one kind of arguments: shapes, dtypes and plain values.
+    """What is known for one kind of arguments, and one pattern of gradients that are there.
 
     Attributes:
-        calls: how often the step was called with such arguments.
-        record: the last run.
+        calls: how often the step was called so.
+        record: the last run; ``None`` when there is none that the next one may be compared with.
         program: how it is replayed; ``None`` while it is traced.
         free: hyperparameters that were seen to change, and that the program follows.
-        refusal: why it was not captured; empty when nothing is known against it.
+        differences: how many runs in a row were not as the one before.
+        settling: whether a hyperparameter was changed since the last run.
     """
 
-    __slots__ = ("calls", "free", "program", "record", "refusal")
+    __slots__ = ("calls", "differences", "free", "program", "record", "settling")
 
     def __init__(self) -> None:
         self.calls = 0
         self.record: StepRecord | None = None
         self.program: StepProgram | None = None
         self.free: frozenset[str] = frozenset()
-        self.refusal = ""
+        self.settling = False
+        self.differences = 0
 
 
 class CapturedStep(Generic[P, R]):
@@ -63,6 +68,7 @@ class CapturedStep(Generic[P, R]):
         self._function = function
         self.verify_every = verify_every
         self._kinds: dict[Hashable, _Kind] = {}
+        self._parameters: list[torch.Tensor] = []
         self._warned: set[str] = set()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -75,7 +81,8 @@ class CapturedStep(Generic[P, R]):
             leaves, spec = args, len(args)
         else:
             leaves, spec = pytree.tree_flatten((args, kwargs))
-        key = (spec, *surroundings(), *map(_leaf_key, leaves))
+        pattern = tuple([p.grad is None for p in self._parameters])
+        key = (spec, pattern, *surroundings(), *map(_leaf_key, leaves))
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= _MOST_ARGUMENT_KINDS:
@@ -89,6 +96,10 @@ class CapturedStep(Generic[P, R]):
                 return program.replay(leaves)  # type: ignore[no-any-return]
             record_event(EventKind.CAPTURE, f"{self._name} is traced again: {reason}", user_location())
             kind.program = None
+            if program.guards.only_hyperparameters_changed() and not program.missing():
+                kind.settling = True
+            else:
+                kind.record = None
         result: R = self._trace(kind, leaves, args, kwargs)
         return result
 
@@ -121,7 +132,8 @@ class CapturedStep(Generic[P, R]):
         if others:
             return self._function(*args, **kwargs)  # another thread is in the middle of a step
         _TRACES.value += 1
-        recorder = Recorder(leaves)
+        tensors = [t for _, value in spaces_of(self._function) for t in tensors_of(value)]
+        recorder = Recorder(leaves, _leaves_of_autograd([*tensors, *self._parameters]), tensors)
         before, kind.record = kind.record, None
         with recorder.watching():
             result = self._function(*args, **kwargs)
@@ -129,6 +141,7 @@ class CapturedStep(Generic[P, R]):
             record = recorder.finish(result, location)
             kind.record = record
             self._settle(kind, before, record)
+            self._parameters = _leaves_of_autograd([*self._parameters, *record.tensors])
         return result
 
     def _settle(self, kind: _Kind, before: StepRecord | None, record: StepRecord) -> None:
@@ -139,17 +152,24 @@ class CapturedStep(Generic[P, R]):
         if not refusal and before is not None and not before.refusal:
             difference = _difference(before, record)
             if difference:
+                kind.differences += 1
                 if verified is not None:
-                    refusal = f"it is not what was replayed: {difference}"
-                else:
+                    refusal = f"it is not what was replayed; what differs: {difference}"
+                elif kind.differences < _PATIENCE:
                     return  # a first step that makes an optimizer's state, say: the next trace tells
+                else:
+                    refusal = f"it is another one each time; what differs: {difference}"
             else:
                 numbers, refusal = _sources_of_numbers(before, record)
+                if refusal and kind.settling:
+                    return  # another hyperparameter than those that are followed: the next trace tells
+        kind.settling = False
         if refusal:
             self._refuse(kind, refusal)
             return
         if before is None or before.refusal:
             return
+        kind.differences = 0
         kind.free |= same_hyperparameters(before.optimizers, record.optimizers)
         if verified is not None:
             numbers = [
@@ -160,15 +180,20 @@ class CapturedStep(Generic[P, R]):
         kind.program = StepProgram(record, numbers, guards, user_location())
 
     def _refuse(self, kind: _Kind, refusal: str) -> None:
-        kind.refusal = refusal
         record_event(EventKind.CAPTURE, f"{self._name} is traced at each call: {refusal}", user_location())
-        if refusal not in self._warned:
-            self._warned.add(refusal)
+        what = refusal.partition(" is given a number")[0]  # the numbers are others at each call
+        if what not in self._warned:
+            self._warned.add(what)
             warnings.warn(
                 f"torchport.capture: {self._name} is traced again at each call, because {refusal}",
                 UserWarning,
                 stacklevel=5,
             )
+
+
+def _leaves_of_autograd(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of the tensors that backward() gives a gradient, each once."""
+    return list({id(t): t for t in tensors if t.is_leaf and t.requires_grad}.values())
 
 
 def _leaf_key(leaf: Any) -> Hashable:
@@ -184,17 +209,24 @@ def _difference(a: StepRecord, b: StepRecord) -> str:
     if a.compiled is not b.compiled:
         return "its operations, or the shapes that they work on"
     for i, (x, y) in enumerate(zip(a.sources, b.sources, strict=True)):
+        if type(x) is type(y) is Held and x != y:
+            return replaced_tensor(b.compiled.computation.graph.parameters[i].value().shape)  # type: ignore[union-attr]
         if type(x) is not type(y) or x != y:
-            return f"what input {i} of the graph is: {x} and {y}"
+            return f"where input {i} of its graph comes from"
     if a.out_spec != b.out_spec:
         return "how its result is nested"
     for x, y in zip(a.outputs, b.outputs, strict=True):
         same = x.value is y.value or _plainly_equal(x.value, y.value) if type(x) is type(y) is Kept else x == y
         if not same:
             return f"a part of its result that Python computes: {x} and {y}"
-    if [id(t) for t, g in a.gradients if g is None] != [id(t) for t, g in b.gradients if g is None]:
-        return "which parameters have gradients"
+    if [_identity(s) for sinks in a.sinks for s in sinks] != [_identity(s) for sinks in b.sinks for s in sinks]:
+        return "what its results are written to"
     return ""
+
+
+def _identity(sink: Sink) -> Any:
+    """What a sink is, for a comparison of runs: tensors that a step makes are others in each."""
+    return (sink.parameter, sink.made) if isinstance(sink, GradientOf) else "a tensor"
 
 
 def _plainly_equal(a: Any, b: Any) -> bool:

@@ -39,44 +39,42 @@ class Guards:
 
     def __init__(self, record: StepRecord, function: Callable[..., Any], free: frozenset[str]) -> None:
         self._entries: list[tuple[dict[str, Any], str, Any, str]] = []
+        self._hyperparameters: list[tuple[dict[str, Any], str, Any, str]] = []
         self._cells: list[tuple[Any, Any, str]] = []
         self._tensors = [(t, t.data_ptr(), t.requires_grad, t.shape) for t in record.tensors]
         self._hooks = [(m, _hook_count(m)) for m in record.modules]
         for module in record.modules:
             name = type(module).__name__
-            for key, value in vars(module).items():
-                if type(value) in _SCALARS:
-                    self._entries.append((vars(module), key, value, f"{name}.{key}"))
+            self._entries += _plain_entries(vars(module), name)
             for table in (module._parameters, module._buffers, module._modules):
                 self._entries += [(table, key, value, f"{name}.{key}") for key, value in table.items()]
         self._of_function(function)
         for state in record.optimizers:
             name = type(state.optimizer).__name__
             for group, values in zip(state.optimizer.param_groups, state.groups, strict=True):
-                self._entries += [(group, k, group[k], f"{name}'s {k}") for k in values if k not in free]
+                self._hyperparameters += [(group, k, group[k], f"{name}'s {k}") for k in values if k not in free]
+        self._entries += self._hyperparameters
         self._tables = _by_table(self._entries)
 
     def _of_function(self, function: Callable[..., Any]) -> None:
         owner = getattr(function, "__self__", None)
         if owner is not None and hasattr(owner, "__dict__"):
-            for key, value in vars(owner).items():
-                if type(value) in _SCALARS:
-                    self._entries.append((vars(owner), key, value, f"{type(owner).__name__}.{key}"))
+            self._entries += _plain_entries(vars(owner), type(owner).__name__)
         function = getattr(function, "__func__", function)
         code = getattr(function, "__code__", None)
         if code is None:
             return
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=True):
             try:
                 value = cell.cell_contents
             except ValueError:
-                continue
+                continue  # a name that is not assigned yet
             if type(value) in _SCALARS:
                 self._cells.append((cell, value, name))
-        spaces = function.__globals__
-        for name in code.co_names:
-            if type(spaces.get(name, self)) in _SCALARS:
-                self._entries.append((spaces, name, spaces[name], name))
+        spaces = getattr(function, "__globals__", {})
+        self._entries += [
+            (spaces, name, spaces[name], name) for name in code.co_names if type(spaces.get(name, self)) in _SCALARS
+        ]
 
     def failed(self) -> str:
         """What has changed; empty when nothing has."""
@@ -98,6 +96,13 @@ class Guards:
                 return f"{type(module).__name__} has other hooks"
         return ""
 
+    def only_hyperparameters_changed(self) -> bool:
+        """Whether what has changed are hyperparameters of optimizers: their numbers may be known to come from them."""
+        ids = {(id(table), key) for table, key, _, _ in self._hyperparameters}
+        return all(
+            _same(table.get(key, self), value) or (id(table), key) in ids for table, key, value, _ in self._entries
+        )
+
     def _change(self) -> str:
         """What has changed, by name; empty where what is another object is equal."""
         for table, key, value, name in self._entries:
@@ -115,6 +120,10 @@ class Guards:
             if tensor.shape != shape:
                 return f"a tensor of {tuple(shape)} has another shape"
         return ""
+
+
+def _plain_entries(table: dict[str, Any], name: str) -> list[tuple[dict[str, Any], str, Any, str]]:
+    return [(table, key, value, f"{name}.{key}") for key, value in table.items() if type(value) in _SCALARS]
 
 
 def _by_table(

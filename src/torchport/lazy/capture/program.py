@@ -19,7 +19,7 @@ from torchport.ir.location import Location
 from torchport.lazy import active
 from torchport.lazy.capture.guards import Guards
 from torchport.lazy.capture.hyperparameters import HyperparameterSource
-from torchport.lazy.capture.record import Argument, Held, Kept, StepRecord, Uploaded
+from torchport.lazy.capture.record import Argument, GradientOf, Held, Kept, StepRecord, Uploaded
 from torchport.lazy.sync import Undo, launch
 from torchport.lazy.tensor import lazy_tensor_of, new_tensor
 from torchport.lazy.trace import LOCK
@@ -28,6 +28,7 @@ from torchport.runtime.execution import Execution, executor
 
 _RUN_HERE_S = 2e-3
 """A shorter step runs on the caller's thread: handing it over would cost more than what could overlap."""
+_storage_uses = torch._C._storage_Use_Count
 _REPLAYS = metrics.counter("ReplayStep")
 NumberSource = HyperparameterSource | Any
 
@@ -57,11 +58,11 @@ class StepProgram:
         self._location = location
         self._compiled = record.compiled
         self._counters = [c for state in record.optimizers for c, _ in state.counters]
-        self._gradients = [(t, g) for t, g in record.gradients if g is not None]
-        self._without = [t for t, g in record.gradients if g is None]
-        sunk = {id(ref()) for refs in record.sinks for ref in refs}
-        self._written = [t for t in record.tensors if id(lazy_tensor_of(t)) in sunk]
-        self._sinks = [(index, ref) for index, refs in enumerate(record.sinks) for ref in refs]
+        sinks = [(index, sink) for index, sinks in enumerate(record.sinks) for sink in sinks]
+        self._sinks = [(index, sink) for index, sink in sinks if not isinstance(sink, GradientOf)]
+        self._gradients = [(index, sink.parameter, sink.made) for index, sink in sinks if isinstance(sink, GradientOf)]
+        written = {id(ref()) for _, ref in self._sinks}
+        self._written = [t for t in record.tensors if id(lazy_tensor_of(t)) in written]
         self._aliases = self._alias_plan()
         aliased = {result for result, _, _ in self._aliases}
         self._other_sinks = [(index, ref) for index, ref in self._sinks if index not in aliased]
@@ -73,7 +74,9 @@ class StepProgram:
         plan = []
         for result, parameter in self._compiled.computation.aliases.items():
             source, sinks = self.record.sources[parameter], self.record.sinks[result]
-            if not isinstance(source, Held) or len(sinks) != 1 or sinks[0]() is not source.tensor():
+            if not isinstance(source, Held) or len(sinks) != 1 or isinstance(sinks[0], GradientOf):
+                return []
+            if sinks[0]() is not source.tensor():
                 return []
             plan.append((result, parameter, source.tensor))
         return plan
@@ -123,6 +126,9 @@ class StepProgram:
                 arguments.append(source.tensor().value.node.data)  # type: ignore[union-attr]
             elif kind is Argument:
                 arguments.append(lazy_tensor_of(leaves[source.leaf]).value.node.data)  # type: ignore[union-attr]
+            elif kind is GradientOf:
+                gradient = source.parameter.grad  # type: ignore[union-attr]
+                arguments.append(lazy_tensor_of(gradient).value.node.data)  # type: ignore[union-attr, arg-type]
             elif kind is Uploaded:
                 arguments.append(source.data)  # type: ignore[union-attr]
             else:
@@ -155,6 +161,7 @@ class StepProgram:
                 _replace(self._other_sinks, made)
             else:
                 _replace(self._sinks, made)
+            self._set_gradients(made)
         finally:
             if blocked:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -199,12 +206,14 @@ class StepProgram:
         placeholders = [backend.create_data_placeholder(device, shape) for shape in self._shapes]
         values = [Value(builder.make_device_data(data)) for data in placeholders]
         undo = _Undo(values)
-        for index, ref in self._sinks:
-            tensor = ref()
+        sinks = [(index, ref()) for index, ref in self._sinks]
+        sinks += [(index, self._gradient_to_write(p, made)) for index, p, made in self._gradients]
+        for index, tensor in sinks:
             if tensor is not None:
                 undo.add(index, tensor)
                 tensor.value = values[index]
                 _forget_copies(tensor)
+        self._set_gradients(placeholders)
         donated = _donated(self._compiled.alias_uses, arguments, undo)
         execution = _Replay(
             backend,
@@ -220,15 +229,37 @@ class StepProgram:
         executor.enqueue(execution)
         return execution, placeholders
 
+    def _gradient_to_write(self, parameter: torch.Tensor, made: bool) -> LazyTensor | None:
+        """What stands behind a parameter's gradient, where the new one may be written into it; else ``None``.
+
+        Where the step makes a tensor, that is so when nobody else has the old one, or shares its storage.
+        """
+        gradient = parameter.grad
+        if gradient is None:
+            return None
+        # Held by the parameter, a variable, and the call that counts; its storage by the tensor and a Python object.
+        if made and (sys.getrefcount(gradient) > 3 or _storage_uses(gradient.untyped_storage()._cdata) > 2):
+            return None
+        return lazy_tensor_of(gradient)
+
+    def _set_gradients(self, made: Sequence[BackendData]) -> None:
+        """Gives parameters their new gradients."""
+        builder = active.builder()
+        for index, parameter, is_new in self._gradients:
+            lazy = self._gradient_to_write(parameter, is_new)
+            value = Value(builder.make_device_data(made[index]))
+            if lazy is None:
+                parameter.grad = new_tensor(self._shapes[index], value)
+            elif lazy.value is None or lazy.value.node.data is not made[index]:
+                lazy.value = value
+                lazy.views = lazy.host = None
+        for parameter in self.record.cleared:
+            parameter.grad = None
+
     def _refresh_python(self) -> None:
-        """What Python would have changed: counts of optimizers, gradients, versions."""
+        """What Python would have changed: counts of optimizers, versions of tensors."""
         if self._counters:
             torch._foreach_add_(self._counters, 1.0)
-        for tensor, gradient in self._gradients:
-            if tensor.grad is not gradient:
-                tensor.grad = gradient
-        for tensor in self._without:
-            tensor.grad = None
         if self._written:
             torch.autograd.graph.increment_version(self._written)
 

@@ -16,14 +16,15 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
-from torchport.backend import BackendData, LazyTensor, SyncCause, Value
+from torchport.backend import BackendData, LazyTensor, Shape, SyncCause, Value
 from torchport.ir.location import Location
 from torchport.lazy import active
 from torchport.lazy.capture.hyperparameters import OptimizerState, read_optimizer
+from torchport.lazy.capture.reach import lazy_or_none, tensors_of
 from torchport.lazy.compilation import CompiledTrace
 from torchport.lazy.source import user_location
 from torchport.lazy.sync import Launched, launch
-from torchport.lazy.tensor import lazy_tensor_of, next_unique_id
+from torchport.lazy.tensor import next_unique_id
 
 _WORDS = {
     SyncCause.READ: "a value is read",
@@ -55,6 +56,24 @@ class Held:
     tensor: weakref.ref[LazyTensor]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GradientOf:
+    """The gradient of a parameter, whichever tensor that is; as a sink, also one that the step makes.
+
+    Attributes:
+        made: whether the step makes the tensor, rather than write to the one there is.
+    """
+
+    parameter: torch.Tensor
+    made: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GradientOf) and self.parameter is other.parameter and self.made == other.made
+
+    def __hash__(self) -> int:
+        return hash((id(self.parameter), self.made))
+
+
 @dataclass(frozen=True, slots=True)
 class Uploaded:
     """An input that the step copies from the host, always with the same contents."""
@@ -72,7 +91,8 @@ class Uploaded:
     __hash__ = None  # type: ignore[assignment]
 
 
-Source = Argument | HostArgument | Held | Uploaded
+Source = Argument | HostArgument | Held | GradientOf | Uploaded
+Sink = weakref.ref[LazyTensor] | GradientOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +126,9 @@ class StepRecord:
         sources: where each tensor of the program comes from.
         numbers: the values of its numbers, sizes apart.
         number_lines: the operator and line of each.
-        sinks: for each result the lazy tensors that it goes to, besides those that were returned.
-        gradients: leaf tensor → its gradient at the end.
+        sinks: for each result where it goes to, besides the step's own result.
+        tensors: those that it reads or writes.
+        cleared: parameters whose gradient is ``None`` at its end.
         outputs: the leaves of the result, with ``out_spec``.
         modules, optimizers: what took part.
         refusal: why it cannot be replayed, with the line; empty when it can.
@@ -117,9 +138,9 @@ class StepRecord:
     sources: list[Source] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
     number_lines: list[tuple[str, Location]] = field(default_factory=list)
-    sinks: list[list[weakref.ref[LazyTensor]]] = field(default_factory=list)
+    sinks: list[list[Sink]] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
-    gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
+    cleared: list[torch.Tensor] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     out_spec: pytree.TreeSpec | None = None
     modules: list[nn.Module] = field(default_factory=list)
@@ -132,12 +153,18 @@ class Recorder:
 
     Args:
         leaves: the flat arguments.
+        parameters: leaf tensors that may get gradients, as far as they are known before the run.
+        tensors: other tensors that the step may use.
     """
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
+    def __init__(
+        self, leaves: Sequence[Any], parameters: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
+    ) -> None:
         self.thread = get_ident()
         self._leaves = leaves
+        self._tensors = [*tensors, *parameters, *(x for x in leaves if isinstance(x, torch.Tensor))]
         self._first_id = next_unique_id()
+        self._gradients = {id(lazy): (p, lazy) for p in parameters if (lazy := lazy_or_none(p.grad)) is not None}
         self._uploads: dict[int, tuple[torch.Tensor, Any]] = {}
         self._modules: dict[int, nn.Module] = {}
         self._optimizers: dict[int, OptimizerState] = {}
@@ -198,10 +225,10 @@ class Recorder:
     def finish(self, result: Any, location: Location) -> StepRecord:
         """Launches what the step has traced, and tells all about it. Call it with the trace's lock held."""
         record = StepRecord(modules=list(self._modules.values()))
-        owners, tensors = _live()
-        held = _holders_of_leaves(owners)
         trace = active.trace
         leaves, nodes = list(trace.leaves), trace.nodes
+        known = self._known_tensors()
+        holders = self._holders(leaves, known)
         launched = launch(SyncCause.BARRIER, location, own=True)
         flat, record.out_spec = pytree.tree_flatten(result)
         record.optimizers = [s.after() for s in self._optimizers.values()]
@@ -210,112 +237,148 @@ class Recorder:
             record.refusal = record.refusal or "nothing was traced"
             return record
         record.compiled = launched.compiled
-        arguments = {id(lazy): i for i, lazy in enumerate(map(_lazy_or_none, self._leaves)) if lazy is not None}
-        record.sources = [self._source(leaves[p], held, arguments, record) for p in launched.compiled.parameters]
+        record.sources = [self._source(leaves[p], holders[p], record) for p in launched.compiled.parameters]
         for place in launched.compiled.numbers:
             if isinstance(place, tuple):
                 node = nodes[place[0]]
                 record.numbers.append(node.numbers[place[1]])
                 record.number_lines.append((node.call.name, node.location))
-        self._place_results(flat, launched, record)
-        written = {id(ref()) for refs in record.sinks for ref in refs}
-        read = {id(s.tensor()) for s in record.sources if isinstance(s, Held)}
-        record.tensors = [t for t, lazy in tensors if id(lazy) in written or id(lazy) in read]
-        record.gradients = [
-            (t, t.grad) for t in record.tensors if t.requires_grad and t.is_leaf and id(lazy_tensor_of(t)) in read
-        ]
+        known |= self._known_tensors()  # an optimizer's state, made in this step
+        self._place_results(flat, known, launched, record)
         for state in record.optimizers:
             if state.changed_inside:
                 record.refusal = f"{state.changed_inside} is changed inside the step; change it outside"
         return record
 
-    def _source(
-        self, leaf: Value, held: dict[int, LazyTensor], arguments: dict[int, int], record: StepRecord
-    ) -> Source:
-        owner = held.get(id(leaf))
-        if owner is not None and id(owner) in arguments:
-            return Argument(arguments[id(owner)])
+    def _known_tensors(self) -> dict[int, tuple[torch.Tensor, LazyTensor]]:
+        """The tensors that the step may have used, by id, with what stands behind each."""
+        used = [s.optimizer for s in self._optimizers.values()]
+        found = [*self._tensors, *tensors_of([*self._modules.values(), *used])]
+        return {id(t): (t, lazy) for t in found if (lazy := lazy_or_none(t)) is not None}
+
+    def _holders(
+        self, leaves: Sequence[Value], known: dict[int, tuple[torch.Tensor, LazyTensor]]
+    ) -> list[list[LazyTensor]]:
+        """For each leaf the lazy tensors that it is the contents of, or was before the step."""
+        by_node: dict[int, list[LazyTensor]] = {}
+        gradients = [lazy for _, lazy in self._gradients.values()]
+        self._note_contents([*(lazy for _, lazy in known.values()), *gradients], by_node)
+        if any(id(leaf.node) not in by_node and id(leaf.node) not in self._uploads for leaf in leaves):
+            self._note_contents([o for o in gc.get_objects() if type(o) is LazyTensor], by_node)
+        return [by_node.get(id(leaf.node), []) for leaf in leaves]
+
+    @staticmethod
+    def _note_contents(lazies: Sequence[LazyTensor], by_node: dict[int, list[LazyTensor]]) -> None:
+        for lazy in lazies:
+            for value in (lazy.value, lazy.previous):
+                if value is not None and value.node.is_device_data:
+                    found = by_node.setdefault(id(value.node), [])
+                    if lazy not in found:
+                        found.append(lazy)
+
+    def _source(self, leaf: Value, holders: list[LazyTensor], record: StepRecord) -> Source:
         upload = self._uploads.get(id(leaf.node))
         if upload is not None:
-            tensor = upload[0]
+            return self._upload(upload[0], leaf)
+        holders = [h for h in holders if h.unique_id < self._first_id]
+        if len(holders) == 1:
+            (holder,) = holders
             for i, given in enumerate(self._leaves):
-                if isinstance(given, torch.Tensor) and given.device.type == "cpu" and _same_memory(given, tensor):
-                    return HostArgument(i, tensor.dtype)
-            data: BackendData = leaf.node.data
-            return Uploaded(tensor.detach().clone(), data)
-        if owner is None or owner.unique_id >= self._first_id:
-            record.refusal = record.refusal or (
-                f"it reads {leaf.shape!r} from a tensor that is replaced by another at each call; write into one "
-                "tensor instead"
-            )
-            return Held(weakref.ref(owner) if owner is not None else lambda: None)  # type: ignore[arg-type]
-        return Held(weakref.ref(owner))
+                if lazy_or_none(given) is holder:
+                    return Argument(i)
+            parameter = self._gradients.get(id(holder))
+            return GradientOf(parameter[0]) if parameter is not None else Held(weakref.ref(holder))
+        if holders:
+            problem = f"two tensors that it may read share their contents, {leaf.shape!r}"
+        else:
+            problem = replaced_tensor(leaf.shape)
+        record.refusal = record.refusal or problem
+        return Uploaded(torch.empty(0), leaf.node.data)
 
-    def _place_results(self, flat: list[Any], launched: Launched, record: StepRecord) -> None:
+    def _upload(self, tensor: torch.Tensor, leaf: Value) -> Source:
+        for i, given in enumerate(self._leaves):
+            if isinstance(given, torch.Tensor) and given.device.type == "cpu" and _same_memory(given, tensor):
+                return HostArgument(i, tensor.dtype)
+        data: BackendData = leaf.node.data
+        return Uploaded(tensor.detach().clone(), data)
+
+    def _place_results(
+        self,
+        flat: list[Any],
+        known: dict[int, tuple[torch.Tensor, LazyTensor]],
+        launched: Launched,
+        record: StepRecord,
+    ) -> None:
         result_of = {id(t): i for i, tensors in enumerate(launched.holders) for t in tensors}
         returned: set[int] = set()
         for i, leaf in enumerate(flat):
-            if not isinstance(leaf, torch.Tensor):
-                record.outputs.append(Kept(leaf))
-                continue
-            lazy = _lazy_or_none(leaf)
-            same = next((Argument(k) for k, given in enumerate(self._leaves) if given is leaf), None)
-            if same is not None:
-                record.outputs.append(same)
-            elif lazy is None:
-                record.refusal = record.refusal or f"result {i} is a tensor on {leaf.device}, which is made in Python"
-            elif lazy.unique_id < self._first_id:
-                record.outputs.append(Kept(leaf))
-            elif id(lazy) not in result_of:
-                record.refusal = record.refusal or f"result {i} was computed before the step"
-            elif leaf.grad_fn is not None and leaf.grad_fn not in self._roots:
-                record.refusal = record.refusal or (
-                    f"result {i} requires grad, and backward() was not called in the step; call it inside, or return "
-                    "the tensor detached"
-                )
+            if isinstance(leaf, torch.Tensor):
+                record.outputs.append(self._output(i, leaf, result_of, returned, record))
             else:
-                returned.add(id(lazy))
-                shape = lazy.shape
-                view = (tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset()), leaf.dtype)
-                whole = view == (shape.sizes, shape.strides, 0, shape.dtype)
-                record.outputs.append(Returned(result_of[id(lazy)], shape, None if whole else view))
-        record.sinks = [[weakref.ref(t) for t in tensors if id(t) not in returned] for tensors in launched.holders]
+                record.outputs.append(Kept(leaf))
+        parameters = [t for t, _ in known.values() if t.is_leaf and t.requires_grad]
+        gradients = {id(lazy): p for p in parameters if (lazy := lazy_or_none(p.grad)) is not None}
+        record.cleared = [p for p in parameters if p.grad is None]
+        read = {id(s.tensor()) for s in record.sources if isinstance(s, Held)}
+        written: dict[int, LazyTensor] = {}
+        for tensors in launched.holders:
+            sinks: list[Sink] = []
+            for lazy in tensors:
+                parameter = gradients.get(id(lazy))
+                if parameter is not None:
+                    sinks.append(GradientOf(parameter, made=lazy.unique_id >= self._first_id))
+                elif id(lazy) not in returned:
+                    sinks.append(weakref.ref(lazy))
+                    if lazy.unique_id < self._first_id:
+                        written[id(lazy)] = lazy
+            record.sinks.append(sinks)
+        missing = written.keys() - {id(lazy) for _, lazy in known.values()}
+        if missing:
+            known |= {id(t): (t, lazy) for t, lazy in _live_tensors() if id(lazy) in missing}
+        record.tensors = [t for t, lazy in known.values() if id(lazy) in written or id(lazy) in read]
+
+    def _output(
+        self, place: int, leaf: torch.Tensor, result_of: dict[int, int], returned: set[int], record: StepRecord
+    ) -> Any:
+        for i, given in enumerate(self._leaves):
+            if given is leaf:
+                return Argument(i)
+        lazy = lazy_or_none(leaf)
+        problem = ""
+        if lazy is None:
+            problem = f"result {place} is a tensor on {leaf.device}, which is made in Python"
+        elif lazy.unique_id < self._first_id:
+            return Kept(leaf)
+        elif id(lazy) not in result_of:
+            problem = f"result {place} was not computed in the step"
+        elif leaf.grad_fn is not None and leaf.grad_fn not in self._roots:
+            problem = (
+                f"result {place} requires grad, and backward() was not called in the step; call it inside, or return "
+                "the tensor detached"
+            )
+        if problem:
+            record.refusal = record.refusal or problem
+            return Kept(None)
+        assert lazy is not None
+        returned.add(id(lazy))
+        shape = lazy.shape
+        view = (tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset()), leaf.dtype)
+        whole = view == (shape.sizes, shape.strides, 0, shape.dtype)
+        return Returned(result_of[id(lazy)], shape, None if whole else view)
 
 
-def _live() -> tuple[list[LazyTensor], list[tuple[torch.Tensor, LazyTensor]]]:
-    """All lazy tensors, and all tensors on the device with theirs. Nothing lists them; a recorded run may search."""
-    lazies: list[LazyTensor] = []
-    tensors: list[tuple[torch.Tensor, LazyTensor]] = []
-    for found in gc.get_objects():
-        kind = type(found)
-        if kind is LazyTensor:
-            lazies.append(found)
-        elif issubclass(kind, torch.Tensor):
-            lazy = _lazy_or_none(found)
-            if lazy is not None:
-                tensors.append((found, lazy))
-    return lazies, tensors
+def replaced_tensor(shape: Shape) -> str:
+    """Why a step is not replayed that carries a state from call to call in new tensors."""
+    return f"it reads {shape!r} from a tensor that is replaced by another at each call; write into one tensor instead"
 
 
-def _lazy_or_none(value: Any) -> LazyTensor | None:
-    if not isinstance(value, torch.Tensor) or value.device.type != active.device_type:
-        return None
-    try:
-        return lazy_tensor_of(value)
-    except TypeError:
-        return None
-
-
-def _holders_of_leaves(lazies: Sequence[LazyTensor]) -> dict[int, LazyTensor]:
-    """The lazy tensor that each value is the contents of, or was before the step, by the value's id."""
-    found: dict[int, LazyTensor] = {}
-    for lazy in lazies:
-        for value in (lazy.value, lazy.previous):
-            if value is not None:
-                known = found.get(id(value))
-                if known is None or lazy.unique_id < known.unique_id:
-                    found[id(value)] = lazy
-    return found
+def _live_tensors() -> list[tuple[torch.Tensor, LazyTensor]]:
+    """All tensors on the device, which nothing lists: those that the step reached by ways that are not looked at."""
+    return [
+        (found, lazy)
+        for found in gc.get_objects()
+        if issubclass(type(found), torch.Tensor) and (lazy := lazy_or_none(found)) is not None
+    ]
 
 
 def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:

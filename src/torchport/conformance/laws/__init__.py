@@ -1,0 +1,1 @@
+"""The laws of the contract, a module for each family."""

@@ -1,0 +1,1 @@
+"""Small models, and the three doors that they go through."""
