@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torchport.aot.captured import Constant
 from torchport.aot.method import Method
+from torchport.aot.signatures import obstacle
 from torchport.aot.tree_specs import tree_of_spec
 from torchport.errors import InvalidArgumentError, SavedFileError
 from torchport.ir.shape import dtype_name
@@ -47,8 +48,9 @@ class Arguments:
             return list(args)
         try:
             bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidArgumentError(f"{self._method.name}{self._signature}: {error}") from None
+        except TypeError:
+            why = obstacle(self._signature, args, kwargs)
+            raise InvalidArgumentError(f"{self._method.name}{self._signature}: {why}") from None
         bound.apply_defaults()
         given = self._as_captured(bound)
         leaves, spec = pytree.tree_flatten(given)
@@ -149,7 +151,8 @@ class Arguments:
                     expected = [n if p is None else p(symbols) for n, p in zip(sizes, parsed, strict=True)]
                     if list(leaf.shape) == expected:
                         return
-            found = f"{dtype_name(leaf.dtype)}[{', '.join(map(str, leaf.shape))}] on {leaf.device}"
+            layout = "" if leaf.layout is torch.strided else f"{str(leaf.layout).removeprefix('torch.')} "
+            found = f"{layout}{dtype_name(leaf.dtype)}[{', '.join(map(str, leaf.shape))}] on {leaf.device}"
             raise InvalidArgumentError(f"{name}: input {index} is {found}; the method was captured for {text} on cpu")
 
         return check

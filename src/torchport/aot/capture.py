@@ -5,28 +5,33 @@ from __future__ import annotations
 import copy
 import inspect
 import types
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from itertools import takewhile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._export.converter import TS2EPConverter
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from torchport.aot.captured import Capture, Constant, Symbol
+from torchport.aot.captured import Capture, Constant
 from torchport.aot.compile_spec import CompileSpec
+from torchport.aot.conditionals import inline_conditionals
 from torchport.aot.dim_names import SymbolNames, given_names
+from torchport.aot.export_errors import ON_VALUES, reason_and_remedy
+from torchport.aot.exported import (
+    converted,
+    decomposed,
+    drop_checks_of_types,
+    program_of_file,
+    torch_warns_of_itself,
+    trains,
+)
+from torchport.aot.input_symbols import name_symbols
 from torchport.errors import CaptureError
 from torchport.ir.fx_import import import_fx
 from torchport.ir.size_expression import SizeExpression, expression_text
-
-_CHECK = torch.ops.aten._assert_tensor_metadata.default
 
 Capturable = nn.Module | ExportedProgram | str | Path
 
@@ -36,51 +41,36 @@ def capture_all(source: Capturable, specs: Mapping[str, CompileSpec]) -> dict[st
 
     Raises:
         CaptureError: torch.export cannot capture a method; its reason is the cause.
+        CompileSpecError: the file is none that torch.export wrote.
     """
     if isinstance(source, str | Path):
-        source = torch.export.load(source)
+        source = program_of_file(Path(source))
     if isinstance(source, ExportedProgram):
-        return {"forward": capture_program("forward", source, None, _trains(source))}
+        return {"forward": capture_program("forward", source, None, trains(source))}
     return {name: _capture_method(source, name, spec) for name, spec in specs.items()}
 
 
 def _capture_method(module: nn.Module, name: str, spec: CompileSpec) -> Capture:
     if isinstance(module, torch.jit.ScriptModule):
-        return capture_program(name, _converted(module, name, spec), None, module.training)
+        return capture_program(name, converted(module, name, spec), None, module.training)
     method = getattr(module, name)
     subject = module
     if name != "forward":
         # torch.export takes a module's forward, so another method is the forward of a shallow copy.
         subject = copy.copy(module)
-        subject.__dict__["forward"] = types.MethodType(getattr(type(module), name), subject)
+        is_bound = isinstance(method, types.MethodType) and method.__self__ is module
+        subject.__dict__["forward"] = types.MethodType(method.__func__, subject) if is_bound else method
     args, kwargs = _distinct(module, spec)
     try:
-        with _torch_warns_of_itself():
+        with torch_warns_of_itself():
             program = torch.export.export(subject, args, kwargs, dynamic_shapes=spec.dynamic_shapes, strict=False)
     except Exception as error:
-        lines = (str(error).strip() or type(error).__name__).splitlines()
-        # Up to the first empty line; torch's advice on flags of its own follows.
-        reason = "\n  ".join(takewhile(str.strip, lines))
-        raise CaptureError(
-            f"{type(module).__name__}.{name} cannot be captured by torch.export: {reason}"
-            f"\nSee the cause above. Python control flow over values of tensors, and calls out of PyTorch, have to go."
-        ) from error
+        reason = reason_and_remedy(error, spec.dynamic_shapes is not None)
+        raise CaptureError(f"{type(module).__name__}.{name} cannot be captured by torch.export: {reason}") from error
     parameters = list(inspect.signature(method).parameters.values())
     kwargs = {k: kwargs[k] for k in program.call_spec.in_spec.children()[1].context}
     names = SymbolNames(given_names(method, args, kwargs, spec.dynamic_shapes))
     return capture_program(name, program, parameters, module.training, names)
-
-
-_TRAIN = ("aten::dropout", "aten::native_dropout", "aten::batch_norm", "aten::_native_batch_norm_legit")
-
-
-def _trains(program: ExportedProgram) -> bool:
-    """Whether an exported program was captured in training mode, as far as its graph says: it does not say itself."""
-    for node in program.graph.nodes:
-        name = getattr(getattr(node.target, "_schema", None), "name", "")
-        if name.startswith(_TRAIN) and any(argument is True for argument in node.args):
-            return True
-    return False
 
 
 def _distinct(module: nn.Module, spec: CompileSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -105,33 +95,6 @@ def _distinct(module: nn.Module, spec: CompileSpec) -> tuple[tuple[Any, ...], di
     return args, kwargs
 
 
-@contextmanager
-def _torch_warns_of_itself() -> Iterator[None]:
-    """Keeps torch's warnings about what it calls itself from the user, who can do nothing about them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
-
-
-def _converted(module: torch.jit.ScriptModule, name: str, spec: CompileSpec) -> ExportedProgram:
-    """A TorchScript module as an exported program."""
-    warnings.warn(
-        "TorchScript is deprecated in PyTorch; lower the nn.Module that it was made from, or an ExportedProgram",
-        DeprecationWarning,
-        stacklevel=5,
-    )
-    if name != "forward" or spec.dynamic_shapes:
-        raise CaptureError(
-            f"{name}: of a TorchScript module forward can be lowered, with static shapes; lower the nn.Module instead"
-        )
-    try:
-        with _torch_warns_of_itself():
-            return TS2EPConverter(module, spec.args, dict(spec.kwargs or {})).convert()
-    except Exception as error:
-        raise CaptureError(f"torch cannot convert this TorchScript module: {error}") from error
-
-
 def capture_program(
     name: str,
     program: ExportedProgram,
@@ -144,33 +107,28 @@ def capture_program(
     Args:
         name: the method's name.
         program: the program; it is decomposed to core ATen operators.
-        parameters: of the method's signature; ``None`` where it is not known, and made up from the inputs.
+        parameters: of the method's signature; ``None`` where it is not known but as the program has it.
         training: whether the module was in training mode.
         names: those that the user gave to sizes.
 
     Raises:
         CaptureError: torch cannot decompose it, or it has what no graph of ours has.
     """
-    try:
-        with _torch_warns_of_itself():
-            program = program.run_decompositions()
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CaptureError(
-            f"{name} cannot be captured: torch cannot decompose it to core operators: {reason}\nSee the cause above."
-        ) from error
-    _drop_checks_of_types(program.graph)
+    program = decomposed(name, program)
+    inline_conditionals(name, program.graph_module)
+    drop_checks_of_types(program.graph)
     signature = program.graph_signature
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
-    weights: dict[str, torch.Tensor] = {}
+    weights: dict[str, torch.Tensor] = {n: t for n, t in program.state_dict.items() if t.layout is torch.strided}
     arguments: list[tuple[str, Any]] = []
     inputs: list[Any] = []
     names = SymbolNames({}) if names is None else names
-    symbols: dict[str, Symbol] = {}
+    user = [n.meta.get("val") for n in _user_placeholders(placeholders, signature)]
+    symbols = name_symbols(name, user, names, program)
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         value = node.meta.get("val")
         if spec.kind is InputKind.USER_INPUT:
-            inputs.append(_input(value, len(inputs), names, symbols, program))
+            inputs.append(_input(value, names))
             if isinstance(value, torch.Tensor) and node.users:
                 arguments.append(("user", len(inputs) - 1))
         elif spec.target is not None and isinstance(value, torch.Tensor) and not node.users:
@@ -211,7 +169,8 @@ def capture_program(
     try:
         graph, made = import_fx(graph_module, names)
     except ValueError as error:
-        raise CaptureError(f"{name} cannot be lowered: {error}") from error
+        depends = "not known before it runs" in str(error) or "known only when it runs" in str(error)
+        raise CaptureError(f"{name} cannot be captured: {error}" + (f"\n{ON_VALUES}" if depends else "")) from error
     by_name = {n.name: made[n] for n in made}
     return Capture(
         name,
@@ -223,24 +182,14 @@ def capture_program(
         symbols,
         program.call_spec.in_spec,
         program.call_spec.out_spec,
-        parameters if parameters is not None else _made_up_parameters(program.call_spec.in_spec, list(user_inputs)),
+        parameters if parameters is not None else _parameters_of(program),
         weights,
+        frozenset(weights) - frozenset(program.state_dict),
         frozenset(state),
         training,
         program,
         {n: by_name[n.name] for n in program.graph.nodes if n.name in by_name},
     )
-
-
-def _drop_checks_of_types(graph: fx.Graph) -> None:
-    """Takes out the calls by which torch.export asserts a dtype or a layout where ``Tensor.to`` is called.
-
-    The graph itself says both, so they say nothing that may fail, and every backend would have to know them.
-    """
-    for node in list(graph.nodes):
-        sizes_and_strides = (*node.args[1:3], node.kwargs.get("size"), node.kwargs.get("stride"))
-        if node.target is _CHECK and all(x is None for x in sizes_and_strides):
-            graph.erase_node(node)
 
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:
@@ -262,36 +211,15 @@ def _weight(program: ExportedProgram, name: str) -> torch.Tensor:
     return found
 
 
-def _input(value: Any, leaf: int, names: SymbolNames, symbols: dict[str, Symbol], program: ExportedProgram) -> Any:
-    """What an input has to be: dtype and sizes, or a constant. New symbols are named where they are first met."""
+def _input(value: Any, names: SymbolNames) -> Any:
+    """What an input has to be: dtype and sizes, or a constant."""
     if isinstance(value, torch.SymInt):
-        _name_symbol(value, leaf, None, names, symbols, program)
-        return Constant(None) if value.node.expr.is_Integer else ("int", names[str(value.node.expr)])
+        expression = value.node.expr
+        return Constant(int(expression)) if expression.is_Integer else ("int", names[str(expression)])
     if not isinstance(value, torch.Tensor):
         return Constant(value)
-    for dim, size in enumerate(value.shape):
-        if isinstance(size, torch.SymInt):
-            _name_symbol(size, leaf, dim, names, symbols, program)
     sizes = tuple(n if not isinstance(n, torch.SymInt) else expression_text(n.node.expr, names) for n in value.shape)
     return (value.dtype, sizes)
-
-
-def _name_symbol(
-    size: torch.SymInt,
-    leaf: int,
-    dim: int | None,
-    names: SymbolNames,
-    symbols: dict[str, Symbol],
-    program: ExportedProgram,
-) -> None:
-    expression = size.node.expr
-    if not expression.is_Symbol or str(expression) in names:
-        return
-    name = names.add(str(expression), leaf, dim)
-    bounds = program.range_constraints.get(expression)
-    low = int(bounds.lower) if bounds is not None else 0
-    high = int(bounds.upper) if bounds is not None and bounds.upper.is_Integer and bounds.upper < 2**62 else None
-    symbols[name] = Symbol(leaf, dim, low, high)
 
 
 def _output(value: Any, names: dict[str, str]) -> Any:
@@ -303,13 +231,16 @@ def _output(value: Any, names: dict[str, str]) -> Any:
     return Constant(value)
 
 
-def _made_up_parameters(in_spec: pytree.TreeSpec, inputs: list[str]) -> list[inspect.Parameter]:
-    """Parameters of an exported program, which keeps the names of its flat inputs only."""
-    args, kwargs = in_spec.children()
-    parameters = []
-    leaf = 0
-    for i, child in enumerate(args.children()):
-        name = inputs[leaf] if child.is_leaf() else f"arg{i}"
-        parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD))
-        leaf += child.num_leaves
-    return parameters + [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in kwargs.context]
+def _parameters_of(program: ExportedProgram) -> list[inspect.Parameter]:
+    """Parameters of an exported program, which keeps their names, and which are given by name, and no defaults."""
+    args, kwargs = program.call_spec.in_spec.children()
+    signature = program.module_call_graph[0].signature
+    known = (signature.forward_arg_names if signature is not None else None) or ()
+    count = len(args.children())
+    names = [*known[:count], *(f"arg{i}" for i in range(len(known[:count]), count))]
+    if len(set(names)) < count or set(names) & set(kwargs.context):
+        names = [f"arg{i}" for i in range(count)]
+    return [
+        *(inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names),
+        *(inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in kwargs.context),
+    ]

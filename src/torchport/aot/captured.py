@@ -76,7 +76,10 @@ class Capture:
         symbols: by name.
         in_spec, out_spec: how inputs ``(args, kwargs)`` and outputs are nested.
         parameters: of the method's signature.
-        weights: every weight and state, by name in the module.
+        weights: every weight and state, by name in the module; those that no method uses too, so that the module's
+            ``state_dict`` fits.
+        passing: the names of those that are not in the module's ``state_dict``: constants, and buffers that are not
+            persistent.
         state: the names of those that the method changes.
         training: whether the module was in training mode.
         program, made: what it was captured as, and the node of the graph that each of its nodes became.
@@ -93,6 +96,7 @@ class Capture:
     out_spec: pytree.TreeSpec
     parameters: list[inspect.Parameter]
     weights: dict[str, torch.Tensor]
+    passing: frozenset[str]
     state: frozenset[str]
     training: bool
     program: ExportedProgram

@@ -11,7 +11,7 @@ from typing import Any
 from torchport import metrics
 from torchport.backend import PyTorchBackendInterface
 from torchport.backend.delegates import find_delegate
-from torchport.errors import BackendNotAvailableError, ExecutionError
+from torchport.errors import BackendNotAvailableError, ExecutionError, TorchportError
 from torchport.ir.call import PARTITION
 from torchport.ir.graph import Graph
 from torchport.ir.partition import cut
@@ -137,10 +137,23 @@ def delegated(name: str, delegate: PyTorchBackendInterface, handle: Any, count: 
         delegate: the backend.
         handle: what it compiled.
         count: how many results there are.
+
+    The call raises an :class:`ExecutionError` that names the part where the backend raises or returns something else.
     """
 
     def call(inputs: list[Any]) -> list[Any]:
-        results = delegate.execute(handle, inputs)
+        try:
+            results = delegate.execute(handle, inputs)
+        except TorchportError:
+            raise
+        except Exception as error:
+            raise ExecutionError(
+                f"{name}: {type(delegate).__name__}.execute() raised {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(results, list | tuple):
+            raise ExecutionError(
+                f"{name}: {type(delegate).__name__}.execute() returned a {type(results).__name__}, not a list"
+            )
         if len(results) != count:
             raise ExecutionError(
                 f"{name}: {type(delegate).__name__}.execute() returned {len(results)} results; the part has {count}"
@@ -168,7 +181,8 @@ def with_fallback(name: str, first: Call, graph: Graph, log: list[Fallback]) -> 
         try:
             return first(inputs)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises; it is the reason that is reported
-            reason = f"{type(error).__name__}: {error}"
+            first_cause = error.__cause__ if isinstance(error, ExecutionError) and error.__cause__ else error
+            reason = f"{type(first_cause).__name__}: {first_cause}"
         with lock:  # threads that fail at once make one note
             is_first = not second
             if is_first:

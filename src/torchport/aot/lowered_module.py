@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import inspect
+import functools
 import os
 import threading
 import warnings
@@ -44,6 +44,7 @@ class LoweredModule(nn.Module):
         weights: every weight and state.
         fallback: ``"error"``, or ``"interpreter"`` to run there what the backend cannot.
         require: whether a missing backend is an error now (on a target); else one when a method is called.
+        passing: the names of those weights that are not in ``state_dict``.
 
     Raises:
         BackendNotAvailableError: the backend is missing or cannot load a part, and ``require`` is set without fallback.
@@ -56,6 +57,7 @@ class LoweredModule(nn.Module):
         weights: Mapping[str, torch.Tensor],
         fallback: str = "error",
         require: bool = False,
+        passing: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__()
         self.backend = backend
@@ -63,7 +65,8 @@ class LoweredModule(nn.Module):
         self.fallback = fallback
         self._fallbacks: list[Fallback] = []
         for name, tensor in weights.items():
-            _register(self, name, tensor)
+            _register(self, name, tensor, name not in passing)
+        self._passing = passing
         self._forms = {name: (tensor.dtype, tensor.shape) for name, tensor in weights.items()}
         self.train(any(m.training for m in methods.values()))
         self._turns = Turns()
@@ -271,7 +274,7 @@ def _place(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
     return owner._parameters if last in owner._parameters else owner._buffers, last
 
 
-def _register(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+def _register(module: nn.Module, name: str, tensor: torch.Tensor, is_persistent: bool) -> None:
     """A parameter or buffer under its dotted name, with the modules between."""
     *path, last = name.split(".")
     for part in path:
@@ -283,9 +286,14 @@ def _register(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
     if isinstance(tensor, nn.Parameter):
         module.register_parameter(last, tensor)
     else:
-        module.register_buffer(last, tensor)
+        module.register_buffer(last, tensor, is_persistent)
 
 
-def signature_of(method: Method) -> inspect.Signature:
-    """The signature of a method."""
-    return inspect.Signature(method.parameters)
+@functools.cache
+def _own_names() -> frozenset[str]:
+    return frozenset(dir(LoweredModule)) | frozenset(vars(LoweredModule("interpreter", {}, {})))
+
+
+def has_of_its_own(name: str) -> bool:
+    """Whether every lowered module has an attribute of this name, so that no method or weight can have it."""
+    return name in _own_names()

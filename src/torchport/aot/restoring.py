@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 
 import torchport_runtime.manifest as saved
 from torchport.aot.captured import Constant, Symbol
-from torchport.aot.lowered_module import FALLBACKS, LoweredModule
+from torchport.aot.lowered_module import FALLBACKS, LoweredModule, has_of_its_own
 from torchport.aot.method import Method, Part
 from torchport.aot.saving import DTYPES, WEIGHT_DTYPES
 from torchport.aot.tree_specs import spec_of_tree
@@ -48,12 +48,24 @@ def load(path: str | os.PathLike[str], fallback: str | None = None) -> LoweredMo
         check_module(found, {name: facts_of(graph) for name, graph in graphs.items()})
         methods = {name: _method_from_file(name, m, graphs, found) for name, m in found.manifest.methods.items()}
         chosen = fallback or found.manifest.fallback
-        module = LoweredModule(found.manifest.backend, methods, _weights_from_file(found), chosen, require=True)
+        weights = found.manifest.weights
+        _check_names(found, [*(m for m in methods if m != "forward"), *(w.partition(".")[0] for w in weights)])
+        module = LoweredModule(
+            *(found.manifest.backend, methods, _weights_from_file(found), chosen),
+            require=True,
+            passing=frozenset(name for name, weight in weights.items() if weight.is_passing),
+        )
     for name, value in found.manifest.attributes.items():
         if not name.isidentifier() or module.has_itself(name):
             raise DamagedFileError(f"{found.path}: the attribute {name!r} would hide one that a lowered module has")
         setattr(module, name, value)
     return module
+
+
+def _check_names(found: SavedModule, names: Iterable[str]) -> None:
+    for name in names:
+        if has_of_its_own(name):
+            raise DamagedFileError(f"{found.path}: {name!r} would hide what a lowered module has itself")
 
 
 def _graph(found: SavedModule, name: str, text: str) -> Graph:

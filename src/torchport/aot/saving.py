@@ -58,7 +58,7 @@ def save(module: LoweredModule, path: str | os.PathLike[str]) -> None:
     weights, tensors = _weights_to_file(module, now, first, wrong)
     attributes = {}
     for name, value in module.own_attributes().items():
-        if not _is_json(value):
+        if not is_json(value):
             wrong.append(f"the attribute {name!r} is {_found(value)}; {_SAVED_KINDS}, and tensors as buffers")
         if module.has_itself(name):
             wrong.append(f"the attribute {name!r} hides one that every lowered module has; give it another name")
@@ -129,7 +129,7 @@ def _method_to_file(
         *((f"result {i}", c.value) for i, c in _constants(method.outputs)),
     ]
     for what, value in (("options", method.options), *constants):
-        if not _is_json(value):
+        if not is_json(value):
             wrong.append(f"{method.name}: {what} is {_found(value)}; {_SAVED_KINDS}")
     return saved.Method(
         f"graphs/{method.name}.txt",
@@ -161,7 +161,8 @@ def _constants(slots: list[Any]) -> list[tuple[int, Constant]]:
     return [(i, s) for i, s in enumerate(slots) if isinstance(s, Constant)]
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
+    """Whether a value is of JSON's types, so that a file gives it back as it was."""
     plain = dict(value) if isinstance(value, Mapping) else value
     try:
         return bool(json.loads(json.dumps(plain, allow_nan=False)) == plain)
@@ -198,7 +199,7 @@ def _output_to_file(output: Any) -> saved.Slot:
 
 def _parameter_to_file(parameter: inspect.Parameter) -> saved.Parameter:
     has_default = parameter.default is not inspect.Parameter.empty
-    default = parameter.default if has_default and _is_json(parameter.default) else None
+    default = parameter.default if has_default and is_json(parameter.default) else None
     return saved.Parameter(parameter.name, parameter.kind.name, has_default, default)
 
 
@@ -210,7 +211,7 @@ def _weights_to_file(
     tensors: dict[str, RawTensor] = {}
     for name, tensor in now.items():
         shares = "" if first[name] == name else first[name]
-        weights[name] = saved.Weight(shares, name in state, isinstance(tensor, nn.Parameter))
+        weights[name] = saved.Weight(shares, name in state, isinstance(tensor, nn.Parameter), name in module._passing)
         if shares:
             continue
         dtype = _WEIGHT_NAMES.get(tensor.dtype)

@@ -13,7 +13,14 @@ from torch.export import ExportedProgram
 
 from torchport.aot.capture import capture_all
 from torchport.aot.captured import Capture
-from torchport.aot.compile_spec import CompileSpec, check_compile_specs, check_submodules
+from torchport.aot.compile_spec import (
+    FORMAT,
+    CompileSpec,
+    option_mistakes,
+    spec_mistakes,
+    submodule_mistakes,
+    weight_mistakes,
+)
 from torchport.aot.lowered_module import FALLBACKS, LoweredModule
 from torchport.aot.method import method_of
 from torchport.aot.partitioning import plan_method
@@ -36,6 +43,9 @@ def to_backend(
 ) -> LoweredModule:
     """The module, lowered to a backend. The module itself stays as it is.
 
+    The lowered module has all weights of the module, also those that no method uses, so that a ``state_dict`` of the
+    one fits the other. To leave weights out of a file, lower the submodule that is used.
+
     Args:
         name: the backend.
         module: a module; an exported program or a ``.pt2`` file, whose one method is ``forward``.
@@ -48,15 +58,16 @@ def to_backend(
 
     Raises:
         UnknownBackendError: there is no backend of that name.
-        CompileSpecError: the compile spec or the submodules are wrong; every mistake is listed.
+        CompileSpecError: the compile spec or another argument is wrong; every mistake is listed.
         CaptureError: a method cannot be captured.
         UnsupportedNodesError: nodes are refused and ``partition`` is off.
     """
+    if not isinstance(name, str):
+        raise CompileSpecError(f"to_backend({name!r:.60}, …): the first argument is the name of a backend, a text")
     delegate = find_delegate(name)
-    if fallback not in FALLBACKS:
-        raise CompileSpecError(f"to_backend(…, fallback={fallback!r}): the legal values are 'error' and 'interpreter'")
-    specs, inside = _checked(name, module, method_compile_spec, submodules)
+    specs, inside = _checked(name, module, method_compile_spec, submodules, fallback)
     captures = capture_all(module, specs)
+    _check(f"to_backend({name!r}, …)", weight_mistakes({w for c in captures.values() for w in c.weights}))
     available = _availability(delegate)
     made = delegate.instance if delegate.made is not None or available is None else None
     supports = made.supports if made is not None else _everything
@@ -83,27 +94,47 @@ def to_backend(
             UserWarning,
             stacklevel=2,
         )
-    return LoweredModule(name, methods, _copied_weights(captures), fallback)
+    passing = frozenset(w for c in captures.values() for w in c.passing)
+    return LoweredModule(name, methods, _copied_weights(captures), fallback, passing=passing)
 
 
 def _checked(
-    name: str, module: object, specs: Mapping[str, CompileSpec] | None, submodules: Sequence[str] | None
+    name: str, module: object, specs: object, submodules: Sequence[str] | None, fallback: object
 ) -> tuple[dict[str, CompileSpec], list[str]]:
+    asked = f"to_backend({name!r}, {type(module).__name__}, …)"
+    wrong = [] if fallback in FALLBACKS else [f"fallback={fallback!r}: the legal values are 'error' and 'interpreter'"]
     if isinstance(module, nn.Module):
-        return check_compile_specs(module, specs, name), check_submodules(module, submodules, name)
-    if not isinstance(module, ExportedProgram | str | Path):
-        raise CompileSpecError(
-            f"to_backend({name!r}, …): a {type(module).__name__} cannot be lowered; give a torch.nn.Module, an "
-            "ExportedProgram (torch.export.export) or the path of a .pt2 file"
+        of_specs, of_submodules = spec_mistakes(module, specs), submodule_mistakes(module, submodules)
+        weights = [n for n, _ in (*module.named_parameters("", True, False), *module.named_buffers("", True, False))]
+        known = ", ".join(repr(k) for k, _ in module.named_modules(remove_duplicate=False) if k)
+        _check(
+            asked,
+            [*wrong, *of_specs, *of_submodules, *weight_mistakes(set(weights))],
+            *([FORMAT] if of_specs else []),
+            *([f"The submodules are {known or 'none'}."] if of_submodules else []),
         )
-    given = dict(specs or {})
+        return dict(specs), list(submodules or ())  # type: ignore[call-overload]
+    if not isinstance(module, ExportedProgram | str | Path):
+        found = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
+        wrong.append(
+            f"{found} cannot be lowered; give a torch.nn.Module, an ExportedProgram (torch.export.export) or the path "
+            "of a .pt2 file"
+        )
+        _check(f"to_backend({name!r}, …)", wrong)
+    given = dict(specs) if isinstance(specs, Mapping) else {"": specs} if specs else {}
     options = {m: CompileSpec(options=s.options) for m, s in given.items() if isinstance(s, CompileSpec)}
     if submodules or given != options or set(given) - {"forward"}:
-        raise CompileSpecError(
-            f"to_backend({name!r}, …): an exported program was captured already, so it takes no submodules and no "
-            'compile spec but {"forward": CompileSpec(options=…)}'
+        wrong.append(
+            "an exported program was captured already, so it takes no submodules and no compile spec but "
+            '{"forward": CompileSpec(options=…)}'
         )
+    _check(asked, wrong + [mistake for m, spec in options.items() for mistake in option_mistakes(m, spec.options)])
     return options, []
+
+
+def _check(asked: str, wrong: Sequence[str], *hints: str) -> None:
+    if wrong:
+        raise CompileSpecError("\n".join(["\n  ".join([f"{asked}:", *wrong]), *hints]))
 
 
 def _availability(delegate: Delegate) -> str | None:

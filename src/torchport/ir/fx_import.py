@@ -23,6 +23,7 @@ from torchport.ir.size_expression import SizeExpression, expression_text
 _STATIC = (type(None), bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format, torch.device)
 # A backend supplies its own device; random numbers come from the graph's generator.
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
+_REMEDY = "\nExport the module with static shapes, and functionalize it (ExportedProgram.run_decompositions())."
 _DROPPED = ("device", "pin_memory", "generator")
 
 
@@ -76,7 +77,7 @@ def _hint(size: Any) -> int:
 
 def _shape(val: torch.Tensor, symbolic: tuple[bool | str, ...] | None) -> Shape:
     if val.layout is not torch.strided:
-        raise _ProblemError(f"a tensor of layout {val.layout} has no strides")
+        raise _ProblemError(f"a tensor of layout {val.layout} has no strides; make it a dense one")
     sizes = tuple(map(_hint, val.shape))
     if symbolic is None:
         symbolic = tuple(isinstance(n, torch.SymInt) for n in val.shape)
@@ -121,9 +122,9 @@ class _FromFx:
                 problems.append(f"{node.format_node() or node.name}{f' at {where}' if where else ''}: {problem}")
         if problems:
             raise ValueError(
-                f"from_fx: {len(problems)} of {count} nodes cannot be taken over:\n  "
-                + "\n  ".join(problems)
-                + "\nExport the module with static shapes, and functionalize it (ExportedProgram.run_decompositions())."
+                ("from_fx: " if self._names is None else "")
+                + "\n  ".join([f"{len(problems)} of {count} nodes cannot be taken over:", *problems])
+                + (_REMEDY if self._names is None else "")
             )
         return Graph(self._nodes, self._results)
 
@@ -239,8 +240,12 @@ class _FromFx:
         expression = size.node.expr
         if expression.is_Integer:
             return False
-        own = self._names.get(str(expression))
-        return own or self._derived.setdefault(self._expression(size).text, f"e{len(self._derived)}")
+        own = self._names.get(str(expression), "")
+        return (
+            own
+            if own.isidentifier()
+            else self._derived.setdefault(self._expression(size).text, f"e{len(self._derived)}")
+        )
 
     def _expression(self, size: torch.SymInt) -> SizeExpression:
         assert self._names is not None

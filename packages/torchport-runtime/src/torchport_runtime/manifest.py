@@ -33,11 +33,13 @@ class Weight:
         shares: the name of another weight whose values these are; empty for its own.
         is_state: whether a method changes it.
         is_parameter: whether it was a parameter, not a buffer.
+        is_passing: whether it is not in the module's ``state_dict``: a constant, or a buffer that is not persistent.
     """
 
     shares: str = ""
     is_state: bool = False
     is_parameter: bool = False
+    is_passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,12 @@ class Manifest:
             "fallback": self.fallback,
             "methods": {name: _method_to_json(m) for name, m in self.methods.items()},
             "weights": {
-                name: {"shares": w.shares, "state": w.is_state, "parameter": w.is_parameter}
+                name: {
+                    "shares": w.shares,
+                    "state": w.is_state,
+                    "parameter": w.is_parameter,
+                    **({"passing": True} if w.is_passing else {}),
+                }
                 for name, w in self.weights.items()
             },
             "attributes": dict(self.attributes),
@@ -329,8 +336,8 @@ def _refusal_from_json(whole: Field) -> Refusal:
 
 
 def _weight_from_json(whole: Field) -> Weight:
-    f = whole.record("shares", "state", "parameter")
-    return Weight(f["shares"].text(), f["state"].flag(), f["parameter"].flag())
+    f = whole.record("shares", "state", "parameter", optional=("passing",))
+    return Weight(f["shares"].text(), f["state"].flag(), f["parameter"].flag(), "passing" in f and f["passing"].flag())
 
 
 def _member_from_json(whole: Field) -> Member:
