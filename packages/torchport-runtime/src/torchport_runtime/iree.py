@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -50,6 +52,11 @@ class VmProgram:
         if self._function is None:
             raise ValueError("the module has no function 'main'")
         self._lock = threading.Lock()
+        _programs.add(self)
+
+    def close(self) -> None:
+        """Lets go of what IREE holds; it cannot be called after that."""
+        self._context = self._function = self._device = None
 
     def run(self, capsules: Sequence[Any]) -> list[Any]:
         """The outputs as buffer views, for DLPack capsules of row-major memory that begins at a multiple of 64."""
@@ -65,6 +72,18 @@ class VmProgram:
     def capsule_of(self, view: Any) -> Any:
         """The DLPack capsule of an output."""
         return self._device.create_dlpack_capsule(view, 1, 0)
+
+
+_programs: weakref.WeakSet[VmProgram] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """IREE's bindings complain of what is still there when the process ends."""
+    for program in list(_programs):
+        program.close()
+    _device.cache_clear()
+    _runtime.cache_clear()
 
 
 def aligned(array: Array) -> Array:

@@ -124,6 +124,69 @@ def var_mean_correction(
     return found
 
 
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """``aten._scaled_dot_product_flash_attention_for_cpu``: the attention, and the logarithm of its denominators.
+
+    Tensors are ``(batch, heads, length, width)``. Source: Dao et al., "FlashAttention", algorithm 1, in one block.
+    """
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    largest = scores.amax(-1, keepdim=True)
+    weights = (scores - largest).exp()
+    total = weights.sum(-1, keepdim=True)
+    result = (weights / total).to(query.dtype) @ value
+    return result, (largest + total.log()).squeeze(-1)
+
+
+def flash_attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``aten._scaled_dot_product_flash_attention_for_cpu_backward``.
+
+    Source: Dao et al., "FlashAttention", algorithm 4, in one block.
+    """
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    weights = (_scores(query, key, is_causal, attn_mask, scale) - logsumexp.unsqueeze(-1)).exp()
+    grad, kept = grad_out.to(weights.dtype), out.to(weights.dtype)
+    grad_value = weights.transpose(-2, -1) @ grad
+    grad_weights = grad @ value.to(weights.dtype).transpose(-2, -1)
+    grad_scores = weights * (grad_weights - (grad * kept).sum(-1, keepdim=True)) * factor
+    grad_query = grad_scores @ key.to(weights.dtype)
+    grad_key = grad_scores.transpose(-2, -1) @ query.to(weights.dtype)
+    return grad_query.to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype)
+
+
+def _scores(q: Tensor, k: Tensor, is_causal: bool, mask: Tensor | None, scale: float | None) -> Tensor:
+    """In float32 for half precision, as the kernel has them."""
+    dtype = torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else q.dtype
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    scores: Tensor = (q.to(dtype) @ k.to(dtype).transpose(-2, -1)) * factor
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + mask.to(dtype)
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    return scores
+
+
 def copy_strided(a: Tensor, stride: Sequence[int]) -> Tensor:
     """``prims.copy_strided``, into the usual layout: to a compiler only the values matter."""
     copy: Tensor = _aten.clone.default(a, memory_format=torch.contiguous_format)
@@ -131,6 +194,8 @@ def copy_strided(a: Tensor, stride: Sequence[int]) -> Tensor:
 
 
 WRITTEN: dict[OpOverload, Callable[..., Any]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_attention_backward,
     torch.ops.prims.copy_strided.default: copy_strided,
     _aten.squeeze.dims: squeeze_dims,
     _aten.var.correction: var_correction,

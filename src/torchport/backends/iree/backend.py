@@ -17,8 +17,11 @@ from torch import fx
 from torchport.backend import Availability, Capabilities, Support
 from torchport.backend.compiler import CompilerBackend, CompilerInput, Executable
 from torchport.backend.compiler.checking import check_results, tensors_of
+from torchport.backend.compiler.decompositions import core_decompositions
+from torchport.backend.compiler.retracing import Decompositions
 from torchport.backends.iree.options import IreeOptions
 from torchport.backends.iree.refusals import REFUSED
+from torchport.backends.iree.written import WRITTEN
 from torchport_runtime.iree import VmProgram
 
 _DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bool, torch.int8, torch.int32, torch.int64})
@@ -58,6 +61,10 @@ class IreeBackend(CompilerBackend):
     def targets(self) -> Sequence[str]:
         """LLVM's names of machines that IREE's compiler is built for; give one as the option ``target_triple``."""
         return ("x86_64-linux-gnu", "aarch64-linux-gnu", "riscv64-linux-gnu", "arm64-apple-darwin", "x86_64-windows")
+
+    def decompositions(self) -> Decompositions:
+        """Those to core ATen, and IREE's own."""
+        return {**core_decompositions(), **WRITTEN}
 
     def supports_operator(self, node: fx.Node) -> Support:
         """What IREE compiles, and computes right, in dtypes that its CPU code has."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import iree.compiler as iree_compiler
 from iree.compiler.extras.fx_importer import FxImporter
 from iree.compiler.ir import Context
@@ -27,6 +29,16 @@ def to_vmfb(mlir: str, options: IreeOptions) -> bytes:
     Raises:
         iree.compiler.CompilerToolError: the compiler cannot lower it.
     """
+    try:
+        return _compile(mlir, options)
+    except iree_compiler.CompilerToolError:
+        if not options.data_tiling:
+            raise
+        # Some layouts of matrices are beyond it yet; the plain ones are slower, and right.
+        return _compile(mlir, replace(options, data_tiling=False))
+
+
+def _compile(mlir: str, options: IreeOptions) -> bytes:
     made: bytes = iree_compiler.compile_str(
         mlir, input_type="torch", target_backends=["llvm-cpu"], extra_args=options.flags()
     )

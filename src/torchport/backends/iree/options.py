@@ -28,6 +28,7 @@ class IreeOptions:
     def flags(self) -> list[str]:
         """The flags of ``iree-compile`` that they stand for."""
         found = [f"--iree-llvmcpu-target-cpu={self.target_cpu}", f"--iree-opt-level={self.level}"]
+        found.append("--iree-input-demote-f64-to-f32=false")  # numbers are computed in what the graph says
         if self.target_triple:
             found.append(f"--iree-llvmcpu-target-triple={self.target_triple}")
         if self.data_tiling:
