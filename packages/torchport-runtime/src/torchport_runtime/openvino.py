@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -16,6 +17,15 @@ from torchport_runtime.compiled import CompiledBackend, ProgramHeader
 from torchport_runtime.errors import DamagedFileError
 
 Array = np.ndarray[Any, Any]
+
+
+@cache
+def openvino_package() -> Any:
+    """OpenVINO, without its reports on its use: on import it sends one, from a process that it forks."""
+    if find_spec("openvino_telemetry") is not None:
+        sender: Any = import_module("openvino_telemetry.backend.backend_ga4").GA4Backend
+        sender.send = lambda self, message: None
+    return import_module("openvino")
 
 
 def packed(xml: bytes, weights: bytes) -> bytes:
@@ -52,7 +62,7 @@ class CompiledModel:
     """
 
     def __init__(self, model: Any, precision: str = "f32", threads: int = 0) -> None:
-        openvino: Any = import_module("openvino")
+        openvino = openvino_package()
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
         if threads:
             settings["INFERENCE_NUM_THREADS"] = threads
@@ -85,7 +95,7 @@ def _position(port: Any) -> int:
 
 def read_model(content: bytes | memoryview) -> Any:
     """The model of a payload."""
-    openvino: Any = import_module("openvino")
+    openvino = openvino_package()
     xml, weights = unpacked(content)
     return openvino.Core().read_model(xml, weights or b"\0")
 

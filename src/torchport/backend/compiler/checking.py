@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import fx
 
@@ -49,8 +51,17 @@ def _largest(x: torch.Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
+def operands_of(node: fx.Node) -> list[torch.Tensor]:
+    """The fake tensors that a node reads."""
+    return _tensors(node.all_input_nodes)
+
+
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
     """The fake tensors that a node reads and makes."""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return _tensors([node, *node.all_input_nodes])
+
+
+def _tensors(nodes: Sequence[fx.Node]) -> list[torch.Tensor]:
+    values = [n.meta.get("val") for n in nodes]
     flat = [v for value in values for v in (value if isinstance(value, (list, tuple)) else [value])]
     return [v for v in flat if isinstance(v, torch.Tensor)]

@@ -16,7 +16,7 @@ from torch import fx
 
 from torchport.backend import Availability, Capabilities, Support
 from torchport.backend.compiler import CompilerBackend, CompilerInput, Executable
-from torchport.backend.compiler.checking import check_results, tensors_of
+from torchport.backend.compiler.checking import check_results, operands_of, tensors_of
 from torchport.backend.compiler.decompositions import core_decompositions
 from torchport.backend.compiler.retracing import Decompositions
 from torchport.backends.iree.options import IreeOptions
@@ -76,8 +76,8 @@ class IreeBackend(CompilerBackend):
         for value in tensors_of(node):
             if value.dtype not in _DTYPES:
                 return Support(False, f"IREE's CPU code is not used for {value.dtype} here")
-            if not value.numel():
-                return Support(False, "IREE takes no tensors without elements")
+        if any(not value.numel() for value in operands_of(node)):
+            return Support(False, "IREE takes no tensors without elements")
         return Support(True)
 
     def compile_graph(self, program: CompilerInput) -> Executable:

@@ -15,7 +15,7 @@ from torch import fx
 
 from torchport.backend import Availability, Capabilities, Support
 from torchport.backend.compiler import CompilerBackend, CompilerInput, Executable
-from torchport.backend.compiler.checking import check_results, tensors_of
+from torchport.backend.compiler.checking import check_results, operands_of, tensors_of
 from torchport.backends.openvino.options import OpenvinoOptions
 from torchport.backends.openvino.refusals import REFUSED
 from torchport_runtime.openvino import CompiledModel, read_model
@@ -64,8 +64,8 @@ class OpenvinoBackend(CompilerBackend):
         for value in tensors_of(node):
             if value.dtype not in _DTYPES:
                 return Support(False, f"OpenVINO is not used for {value.dtype} here")
-            if not value.numel():
-                return Support(False, "OpenVINO's CPU plugin is not used for tensors without elements")
+        if any(not value.numel() for value in operands_of(node)):
+            return Support(False, "OpenVINO's CPU plugin is not used for tensors without elements")
         return Support(True)
 
     def compile_graph(self, program: CompilerInput) -> Executable:

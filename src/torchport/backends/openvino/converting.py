@@ -9,11 +9,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import openvino
-from openvino_telemetry import Telemetry
-
 from torchport.backend.compiler import CompilerInput
-from torchport_runtime.openvino import packed
+from torchport_runtime.openvino import openvino_package, packed
+
+openvino = openvino_package()
 
 
 def to_model(program: CompilerInput) -> Any:
@@ -24,7 +23,6 @@ def to_model(program: CompilerInput) -> Any:
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        _without_telemetry()
         examples = program.example_inputs()
         model = openvino.convert_model(program.exported(), example_input=tuple(examples))
     inputs = list(model.inputs)
@@ -43,9 +41,3 @@ def to_bytes(model: Any) -> bytes:
         path = Path(folder) / "model.xml"
         openvino.save_model(model, path, compress_to_fp16=False)
         return packed(path.read_bytes(), path.with_suffix(".bin").read_bytes())
-
-
-def _without_telemetry() -> None:
-    """The converter reports its use to its makers unless it is told not to."""
-    for name in ("start_session", "send_event", "send_error", "end_session", "force_shutdown"):
-        setattr(Telemetry, name, lambda *args, **kwargs: None)
