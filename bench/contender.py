@@ -12,13 +12,15 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from workloads import Training
 
-WARM_UP_STEPS = 5
+WARM_UP_STEPS = 20  # past the traces of a captured step, at calls 1, 2, 3, 4, 8 and 16
 
 
 class Contender:
@@ -101,11 +103,41 @@ class Port(Contender):
         return {name: metrics.counter_value(name) for name in metrics.counter_names()}
 
 
-CONTENDERS: dict[str, type[Contender]] = {
+class CompiledStep(Contender):
+    """``torch.compile`` around the whole step: forward, backward and optimizer."""
+
+    def build(self, name: str) -> Training:
+        torch._dynamo.reset()
+        training = Training(name, self.device)
+        training.step = torch.compile(training.step)  # type: ignore[method-assign]
+        return training
+
+
+class Captured(Port):
+    """torchport with the step under ``torchport.capture``, on one of its backends."""
+
+    traces = False
+
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self.torchport.use(backend)
+
+    def build(self, name: str) -> Training:
+        training = Training(name, self.device)
+        training.step = self.torchport.capture(training.step, verify_every=1 << 40)  # type: ignore[method-assign]
+        return training
+
+
+CONTENDERS: dict[str, Callable[[], Contender]] = {
     "eager": Contender,
     "lazy_core": LazyCore,
     "torch_compile": Compiled,
+    "torch_compile_step": CompiledStep,
     "port": Port,
+    "captured_interpreter": partial(Captured, "interpreter"),
+    "captured_inductor": partial(Captured, "inductor"),
+    "captured_xla": partial(Captured, "xla"),
+    "captured_iree": partial(Captured, "iree"),
 }
 
 

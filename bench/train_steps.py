@@ -1,4 +1,4 @@
-"""Training steps side by side: eager PyTorch, PyTorch's own lazy core, ``torch.compile(model)`` and ``port``.
+"""Training steps side by side: eager PyTorch, its lazy core, ``torch.compile``, ``port``, and captured steps on it.
 
 Everything is measured in one run. Each contender lives in a process of its own; the rounds go through all of them in
 turn, so that a change of the machine's speed meets all alike. Trust the ratios, not the milliseconds.
@@ -26,7 +26,17 @@ import machine
 from contender import CONTENDERS
 from workloads import WORKLOADS
 
-NAMES = {"eager": "eager", "lazy_core": "torch._lazy", "torch_compile": "torch.compile", "port": "port"}
+NAMES = {
+    "eager": "eager",
+    "lazy_core": "torch._lazy",
+    "torch_compile": "compile(model)",
+    "torch_compile_step": "compile(step)",
+    "port": "port",
+    "captured_interpreter": "capt. interp.",
+    "captured_inductor": "capt. inductor",
+    "captured_xla": "capt. xla",
+    "captured_iree": "capt. iree",
+}
 ANSWER_LIMIT_S = 900.0
 COLUMNS = "{:<14} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9} {:>7} {:>8} {:>9} {:>9}"
 
