@@ -68,7 +68,13 @@ def blocks_of(page: str) -> list[tuple[str, str | None]]:
     return [(m[1], m[2]) for m in re.finditer(pattern, text, flags=re.MULTILINE | re.DOTALL)]
 
 
-PAGES_THAT_RUN = ["README.md", "docs/concepts.md", "docs/add-a-backend.md", "docs/lower-ahead-of-time.md", "docs/captured-steps.md"]
+PAGES_THAT_RUN = [
+    "README.md",
+    "docs/concepts.md",
+    "docs/add-a-backend.md",
+    "docs/lower-ahead-of-time.md",
+    "docs/captured-steps.md",
+]
 
 
 @pytest.mark.subprocess

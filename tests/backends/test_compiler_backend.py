@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import torchport
 from torchport.backend import Support
 from torchport.backend.compiler import CompilerBackend, CompilerInput, Executable
+from torchport.ir.call import Call, operand
 from torchport.lazy.tensor import lazy_tensor_of
 
 ATEN = torch.ops.aten
@@ -285,3 +286,25 @@ def test_a_backend_on_the_device_may_be_left_and_taken_up_again(backend: ModuleB
     z = y * 2
     torchport.use("module")
     assert (z - x).cpu().tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_threads_may_ask_and_compile_at_once(backend: ModuleBackend) -> None:
+    errors: list[BaseException] = []
+    threads = [threading.Thread(target=support_of_linear, args=(backend, n, errors)) for n in range(2, 10)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert errors == []
+
+
+def support_of_linear(backend: ModuleBackend, n: int, errors: list[BaseException]) -> None:
+    shapes = torchport.Shape(torch.float32, (2, n)), torchport.Shape(torch.float32, (3, n))
+    out = torchport.Shape(torch.float32, (2, 3))
+    call = Call(ATEN.linear.default, (operand(0), operand(1)), inputs=shapes, outputs=(out,))
+    try:
+        for _ in range(5):
+            backend._support.clear()
+            assert backend.supports(torchport.Node(call))
+    except BaseException as error:
+        errors.append(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from torchport.ir.fx import to_fx
 from torchport.ir.graph import Graph
 
 _aten = torch.ops.aten
+_TRACING = threading.RLock()
+"""PyTorch's tracer patches modules while it runs, so two threads must not trace at once."""
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
 
 
@@ -46,7 +49,7 @@ def retrace(graph: Graph, inputs: Inputs, decompositions: Decompositions) -> fx.
         results: tuple[torch.Tensor, ...] = runner.run_with(values)
         return results
 
-    with mode, preserve_node_meta(), torch.no_grad(), _plain_torch():
+    with _TRACING, mode, preserve_node_meta(), torch.no_grad(), _plain_torch():
         module: fx.GraphModule = make_fx(run, dict(decompositions), tracing_mode="real")(*fakes)
     module.graph.eliminate_dead_code()
     module.recompile()

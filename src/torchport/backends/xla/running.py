@@ -78,7 +78,12 @@ class Exported:
 
 
 def to_jax(tensor: torch.Tensor) -> Any:
-    """An array with the values of a tensor on the CPU; jax may read the tensor's own memory where that is row-major."""
+    """An array with the values of a tensor on the CPU; jax may read the tensor's own memory where that is row-major.
+
+    A tensor of a type that jax lacks stays what it is: no program reads it.
+    """
+    if tensor.dtype not in JAX:
+        return tensor
     tensor = tensor.detach().contiguous()
     with jax.enable_x64(True):
         if tensor.dtype is torch.bfloat16:  # numpy has no such type
@@ -88,6 +93,8 @@ def to_jax(tensor: torch.Tensor) -> Any:
 
 def to_torch(array: Any) -> torch.Tensor:
     """A tensor on the array's memory."""
+    if isinstance(array, torch.Tensor):
+        return array
     array.block_until_ready()
     tensor: torch.Tensor = torch._C._from_dlpack(array.__dlpack__())
     return tensor
@@ -95,5 +102,7 @@ def to_torch(array: Any) -> torch.Tensor:
 
 def copied(array: Any) -> Any:
     """An array of its own."""
+    if isinstance(array, torch.Tensor):
+        return array.clone()
     with jax.enable_x64(True):
         return jnp.array(array, copy=True)

@@ -97,7 +97,11 @@ def _elu(node: fx.Node, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any
 def _pow(node: fx.Node, a: Any, b: Any) -> Any:
     dtype = result_dtype(node)
     a, b = jnp.asarray(a, dtype), jnp.asarray(b, dtype)
-    return jnp.power(a, b)
+    if not jnp.issubdtype(dtype, jnp.signedinteger):
+        return jnp.power(a, b)
+    # Of whole numbers: the reciprocal is cut off, as in aten/src/ATen/native/Pow.h.
+    inverse = jnp.where(a == 1, 1, jnp.where(a == -1, jnp.where(b % 2 == 0, 1, -1), 0)).astype(dtype)
+    return jnp.where(b < 0, inverse, jnp.power(a, jnp.maximum(b, 0)))
 
 
 def _to_copy(node: fx.Node, x: Any, dtype: Any = None, **rest: Any) -> Any:

@@ -73,7 +73,10 @@ def _with_place(argument: Callable[..., Any]) -> Callable[..., Any]:
 def _sort(node: fx.Node, x: Any, dim: int = -1, descending: bool = False) -> Any:
     if not x.ndim:
         return x, jnp.zeros((), jnp.int64)
-    places = jnp.argsort(x, axis=dim, stable=True, descending=descending)
+    if descending:  # equal ones keep their order, as in PyTorch: sort backwards, and read that backwards
+        places = x.shape[dim] - 1 - jnp.flip(jnp.argsort(jnp.flip(x, dim), axis=dim, stable=True), dim)
+    else:
+        places = jnp.argsort(x, axis=dim, stable=True)
     return jnp.take_along_axis(x, places, dim), places.astype(jnp.int64)
 
 
