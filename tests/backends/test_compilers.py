@@ -44,12 +44,22 @@ def backend(name: str) -> Iterator[CompilerBackend]:
     torchport.use("interpreter")
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if n.values[0] != "openvino"], indirect=True)  # for inference only
 @pytest.mark.parametrize("build", [mlp, cnn, transformer])
 def test_whole_steps_give_eagers_losses(backend: CompilerBackend, build: Any) -> None:
     fallen_back = torchport.executed_fallback_ops()
     assert train("port", build) == pytest.approx(train("cpu", build), rel=1e-4, abs=1e-5)
     assert backend.fallbacks == {}
     assert torchport.executed_fallback_ops() == fallen_back
+
+
+@pytest.mark.parametrize("build", [mlp, cnn, transformer])
+def test_a_lowered_model_gives_what_eager_gives(name: str, build: Any) -> None:
+    torch.manual_seed(0)
+    model, x = build()
+    model.eval()
+    lowered = torchport.to_backend(name, model, {"forward": torchport.CompileSpec(args=(x,))})
+    torch.testing.assert_close(lowered(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 WITHOUT_TORCH = """

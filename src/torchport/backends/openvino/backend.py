@@ -21,6 +21,19 @@ from torchport.backends.openvino.refusals import REFUSED
 from torchport_runtime.openvino import CompiledModel, read_model
 
 _NEEDED = ("openvino", "packaging")
+_aten = torch.ops.aten
+_MOVES = frozenset(
+    {
+        *(_aten._to_copy.default, _aten.alias.default, _aten.cat.default, _aten.clone.default, _aten.expand.default),
+        *(_aten.flip.default, _aten.gather.default, _aten.index.Tensor, _aten.index_select.default),
+        *(_aten.permute.default, _aten.repeat.default, _aten.select.int, _aten.slice.Tensor, _aten.squeeze.dim),
+        *(_aten.split_with_sizes.default, _aten.unsqueeze.default, _aten.view.default, _aten.where.self),
+        *(_aten.arange.start_step, _aten.full.default, _aten.scalar_tensor.default, _aten.argmax.default),
+        *(_aten.max.dim, _aten.min.dim, _aten.sort.default, _aten.topk.default, _aten.argmin.default),
+        *(_aten.max_pool2d_with_indices.default, _aten.constant_pad_nd.default),
+    }
+)
+"""What makes no new integers, or only places within a tensor."""
 _DTYPES = frozenset({torch.float32, torch.int32, torch.int64, torch.bool, torch.uint8, torch.int8, torch.float64})
 
 
@@ -64,6 +77,9 @@ class OpenvinoBackend(CompilerBackend):
         for value in tensors_of(node):
             if value.dtype not in _DTYPES:
                 return Support(False, f"OpenVINO is not used for {value.dtype} here")
+        narrowed = _narrowed(node)
+        if narrowed:
+            return Support(False, narrowed)
         if any(not value.numel() for value in operands_of(node)):
             return Support(False, "OpenVINO's CPU plugin is not used for tensors without elements")
         return Support(True)
@@ -98,6 +114,23 @@ class OpenvinoBackend(CompilerBackend):
         return f"{super().cache_key()} openvino {version('openvino')}"
 
 
+def _narrowed(node: fx.Node) -> str:
+    """Why a node would lose digits: the CPU plugin has 64-bit integers as 32, and float64 as float32.
+
+    What only moves integers is let through, and the vectors that hold a graph's numbers; whether the integers of a call
+    fit is looked at when it is made.
+    """
+    made: Any = node.meta["val"]
+    for value in made if isinstance(made, (list, tuple)) else [made]:
+        if value.dtype is torch.int64 and node.target not in _MOVES:
+            return "OpenVINO computes 64-bit integers in 32 bits"
+        if value.dtype is torch.float64 and node.target is not _aten.select.int:
+            return "OpenVINO computes float64 in float32"
+    if any(x.dtype is torch.float64 and (x.dim() > 1 or node.target not in _MOVES) for x in operands_of(node)):
+        return "OpenVINO computes float64 in float32"
+    return ""
+
+
 class Model:
     """A compiled model; it takes and gives tensors."""
 
@@ -106,5 +139,12 @@ class Model:
         self._compiled = CompiledModel(read_model(content), precision, threads)
 
     def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The outputs, in memory of their own."""
+        """The outputs, in memory of their own.
+
+        Raises:
+            OverflowError: an integer has more than 32 bits.
+        """
+        for x in inputs:
+            if x.dtype is torch.int64 and x.numel() and int(x.abs().max()) >= 1 << 31:
+                raise OverflowError("OpenVINO has 64-bit integers as 32-bit ones, and one of these needs more")
         return [torch.from_numpy(x) for x in self._compiled.run([x.numpy() for x in inputs])]
