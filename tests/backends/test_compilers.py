@@ -198,6 +198,20 @@ def test_iree_compiles_for_another_machine() -> None:
     assert int.from_bytes(elf[18:20], "little") == 183  # e_machine of AArch64, elf(5)
 
 
+@pytest.mark.skipif(find_spec("iree") is None, reason="iree is an extra")
+def test_options_in_a_name_are_those_of_all_methods_and_go_into_the_file(tmp_path: Path) -> None:
+    model, x = mlp()
+    model.eval()
+    spec = {"forward": torchport.CompileSpec(args=(x,))}
+    lowered = torchport.to_backend("iree{level=O2,driver=local-sync}", model, spec)
+    lowered.save(tmp_path / "m.tport")
+    torch.testing.assert_close(torchport.load(tmp_path / "m.tport")(x), model(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(torchport.BackendOptionError, match="did you mean 'level'"):
+        torchport.to_backend("iree{lvel=O2}", model, spec)
+    with pytest.raises(torchport.BackendOptionError, match="has to be name=value"):
+        torchport.to_backend("iree{fast}", model, spec)
+
+
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is an extra")
 def test_openvino_computes_in_float32_unless_it_is_told_otherwise() -> None:
     torch.manual_seed(0)

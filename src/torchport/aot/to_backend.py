@@ -27,6 +27,7 @@ from torchport.aot.partitioning import plan_method
 from torchport.backend import Support
 from torchport.backend.delegate import DelegatedModule, availability_of
 from torchport.backend.delegates import Delegate, find_delegate
+from torchport.backend.options import options_of, split_name
 from torchport.errors import BackendNotAvailableError, CompileSpecError
 from torchport.ir.graph import Graph
 from torchport.ir.node import Node
@@ -47,7 +48,7 @@ def to_backend(
     one fits the other. To leave weights out of a file, lower the submodule that is used.
 
     Args:
-        name: the backend.
+        name: the backend; also with options for all methods, as in ``iree{target_cpu=x86-64-v4}``.
         module: a module; an exported program or a ``.pt2`` file, whose one method is ``forward``.
         method_compile_spec: for each method to lower what it is captured with; of an exported program, which was
             captured already, ``{"forward": CompileSpec(options=…)}`` at most.
@@ -64,7 +65,9 @@ def to_backend(
     """
     if not isinstance(name, str):
         raise CompileSpecError(f"to_backend({name!r:.60}, …): the first argument is the name of a backend, a text")
+    name, text = split_name(name)
     delegate = find_delegate(name)
+    for_all = options_of(text)
     specs, inside = _checked(name, module, method_compile_spec, submodules, fallback)
     captures = capture_all(module, specs)
     _check(f"to_backend({name!r}, …)", weight_mistakes({w for c in captures.values() for w in c.weights}))
@@ -74,7 +77,7 @@ def to_backend(
     kept_whole = made.kept_whole if made is not None else _nothing
     plans = {m: plan_method(c, supports, partition, name, inside, kept_whole) for m, c in captures.items()}
     graphs = {f"{m}.{p}": graph for m, plan in plans.items() for p, graph in plan.parts.items()}
-    options = {f"{m}.{p}": _options(specs, m) for m, plan in plans.items() for p in plan.parts}
+    options = {f"{m}.{p}": _options(specs, m, for_all) for m, plan in plans.items() for p in plan.parts}
     processed = delegate.preprocess(DelegatedModule(graphs), options)
     _check_processed(name, processed, graphs)
     methods = {
@@ -83,7 +86,7 @@ def to_backend(
             plans[m],
             name,
             {p: processed[f"{m}.{p}"] for p in plans[m].parts},
-            _options(specs, m),
+            _options(specs, m, for_all),
         )
         for m in captures
     }
@@ -154,8 +157,9 @@ def _nothing(graph: Graph) -> Sequence[Sequence[Node]]:
     return ()
 
 
-def _options(specs: Mapping[str, CompileSpec], method: str) -> Mapping[str, Any] | None:
-    return specs[method].options if method in specs else None
+def _options(specs: Mapping[str, CompileSpec], method: str, for_all: Mapping[str, str]) -> Mapping[str, Any] | None:
+    own = specs[method].options if method in specs else None
+    return {**for_all, **(own or {})} if for_all else own
 
 
 def _check_processed(name: str, processed: object, graphs: Mapping[str, Any]) -> None:

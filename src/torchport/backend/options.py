@@ -46,7 +46,7 @@ def parse_options(kind: type, given: Any, default: Any) -> Any:
     if isinstance(given, kind):
         return given
     if isinstance(given, str):
-        given = dict(_pair(kind, pair) for pair in given.split(",") if pair.strip())
+        given = options_of(given)
     if not isinstance(given, Mapping):
         raise BackendOptionError(f"options are a {kind.__name__}, a mapping or a text, not {given!r}")
     types = typing.get_type_hints(kind)
@@ -66,11 +66,19 @@ def parse_options(kind: type, given: Any, default: Any) -> Any:
     return dataclasses.replace(default, **values)
 
 
-def _pair(kind: type, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise BackendOptionError(f"{kind.__name__}: {text!r} has to be name=value")
-    return name.strip(), value.strip()
+def options_of(text: str) -> dict[str, str]:
+    """The options of a text as ``target_cpu=x86-64-v4,level=3``, by name.
+
+    Raises:
+        BackendOptionError: a part is not of the form name=value.
+    """
+    found = {}
+    for part in filter(str.strip, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise BackendOptionError(f"{part.strip()!r} has to be name=value, as in 'target_cpu=x86-64-v4,level=3'")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def _converted(kind: Any, value: Any) -> Any:
